@@ -1,0 +1,104 @@
+"""The durable record kinds of docs/formats.md section 5: what each must carry.
+
+A record's body stays a plain dict (it is stored as JSON); this file says which keys a kind must have and of what type.
+A kind that this version does not know is kept as it is, so that a newer agent loses nothing at an older controller.
+"""
+
+from typing import Any
+
+from worker_hooks.protocol.messages import PROBE_OUTCOMES, MessageError, Reader, Record, decode_number
+
+MAX_POINTS = 4096
+OUTCOMES = ("PASS", "DEGRADED", "FAIL")
+CHECKS = ("step", "parameters", "optimizer", "learning_rate", "data_position", "random_state", "layout", "loss")
+EVENTS = (
+    "agent_started",
+    "generation_minted",
+    "rank_started",
+    "rank_exited",
+    "rendezvous",
+    "loaded",
+    "warmed_up",
+    "first_step",
+    "first_new_step",
+    "finished",
+    "stopped",
+    "rank_log",
+)
+
+
+def decode_record(source: Reader) -> Record:
+    """One record; raises MessageError that names the place."""
+    kind = source.text("kind", 64)
+    body = {key: value for key, value in source.data.items() if key not in ("seq", "kind", "at")}
+    record = Record(source.integer("seq", least=1), kind, source.number("at"), body)
+    check = _CHECKS.get(kind)
+    if check is not None:
+        check(source)
+    return record
+
+
+def _metrics(source: Reader) -> None:
+    source.integer("rank", least=0)
+    source.text("name", 128)
+    steps, times, values = source.get("steps", list), source.get("times", list), source.get("values", list)
+    if not len(steps) == len(times) == len(values):
+        raise MessageError(source.where, "steps, times and values differ in length")
+    if len(steps) > MAX_POINTS:
+        raise MessageError(source.where, f"more than {MAX_POINTS} points in one record")
+    for i, step in enumerate(steps):
+        if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 1 << 63:
+            raise MessageError(source.path(f"steps[{i}]"), "expected a step number")
+    for name, numbers in (("times", times), ("values", values)):
+        for i, value in enumerate(numbers):
+            decode_number(value, source.path(f"{name}[{i}]"))
+
+
+def _event(source: Reader) -> None:
+    source.text("name", 64)
+    source.optional_integer("rank")
+    source.reader("data")
+
+
+def _checkpoint(source: Reader) -> None:
+    source.integer("step", least=0)
+    source.text("folder", 255)
+    source.choice("state", ("committed", "quarantined"))
+
+
+def _verification(source: Reader) -> None:
+    source.integer("rank", least=0)
+    source.choice("stage", ("before_first_step", "replay"))
+    source.integer("step", least=0)
+    source.choice("outcome", OUTCOMES)
+    for check in source.readers("checks"):
+        check.text("name", 64)
+        check.choice("outcome", OUTCOMES)
+
+
+def _sign(source: Reader) -> None:
+    source.text("code", 128)
+    source.text("raw", 8192)
+    source.text("layer", 64)
+    source.text("source", 128)
+
+
+def _probe(source: Reader) -> None:
+    source.text("id", 128)
+    source.text("node", 255)
+    source.choice("outcome", PROBE_OUTCOMES)
+
+
+def _run_facts(source: Reader) -> None:
+    source.optional_integer("total_steps")
+
+
+_CHECKS: dict[str, Any] = {
+    "metrics": _metrics,
+    "event": _event,
+    "checkpoint": _checkpoint,
+    "verification": _verification,
+    "sign": _sign,
+    "probe": _probe,
+    "run_facts": _run_facts,
+}
