@@ -1,0 +1,290 @@
+"""Slurm's node and job states: a base state plus flags, in Slurm's own spelling.
+
+A node's text is `BASE[symbols][+FLAG...]`; each symbol stands for a flag that newer versions also spell out
+(22.05 `DOWN*+DRAIN` is 24.11 `DOWN+DRAIN+NOT_RESPONDING`), so symbols become flags and the same node gives the same
+facts. sinfo prints one word for several facts ("drained"): these words are taken apart below.
+
+A job's text is one word in which a flag *hides* the base (a requeued job that is still completing reads COMPLETING),
+or, from 23.11 on, a list. Where the base cannot be known it is UNKNOWN.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+NODE_BASES = frozenset({"UNKNOWN", "DOWN", "IDLE", "ALLOCATED", "ERROR", "MIXED", "FUTURE"})
+_NODE_SYMBOLS = {
+    "*": "NOT_RESPONDING",
+    "~": "POWERED_DOWN",
+    "#": "POWERING_UP",
+    "!": "POWER_DOWN",
+    "%": "POWERING_DOWN",
+    "$": "MAINTENANCE",
+    "@": "REBOOT_REQUESTED",
+    "^": "REBOOT_ISSUED",
+    "-": "PLANNED",
+}
+# sinfo's one-word summaries. "drained" is IDLE or DOWN with DRAIN: IDLE claims less, so nobody takes it for a failure.
+_NODE_WORDS: dict[str, tuple[str, frozenset[str]]] = {
+    "DRAINED": ("IDLE", frozenset({"DRAIN"})),
+    "DRAINING": ("ALLOCATED", frozenset({"DRAIN"})),
+    "DRAIN": ("UNKNOWN", frozenset({"DRAIN"})),
+    "COMPLETING": ("UNKNOWN", frozenset({"COMPLETING"})),
+    "MAINT": ("UNKNOWN", frozenset({"MAINTENANCE"})),
+    "MAINTENANCE": ("UNKNOWN", frozenset({"MAINTENANCE"})),
+    "RESERVED": ("IDLE", frozenset({"RESERVED"})),
+    "PLANNED": ("IDLE", frozenset({"PLANNED"})),
+    "BLOCKED": ("IDLE", frozenset({"BLOCKED"})),
+    "REBOOT": ("UNKNOWN", frozenset({"REBOOT_ISSUED"})),
+    "REBOOT_ISSUED": ("UNKNOWN", frozenset({"REBOOT_ISSUED"})),
+    "REBOOT_REQUESTED": ("UNKNOWN", frozenset({"REBOOT_REQUESTED"})),
+    "INVAL": ("UNKNOWN", frozenset({"INVALID_REG"})),
+    "FAIL": ("UNKNOWN", frozenset({"FAIL"})),
+    "FAILING": ("ALLOCATED", frozenset({"FAIL"})),
+    "ALLOC": ("ALLOCATED", frozenset()),
+    "MIX": ("MIXED", frozenset()),
+    "UNK": ("UNKNOWN", frozenset()),
+    "POWERED_DOWN": ("UNKNOWN", frozenset({"POWERED_DOWN"})),
+    "POWERING_DOWN": ("UNKNOWN", frozenset({"POWERING_DOWN"})),
+    "POWERING_UP": ("UNKNOWN", frozenset({"POWERING_UP"})),
+    "POWER_DOWN": ("UNKNOWN", frozenset({"POWER_DOWN"})),
+}
+_FLAG_SPELLINGS = {"INVALID_REG": "INVALID_REG", "INVAL": "INVALID_REG", "MAINT": "MAINTENANCE", "RES": "RESERVED"}
+_POWER = frozenset({"POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWERING_ON", "POWER_UP"})
+_REBOOT = frozenset({"REBOOT_REQUESTED", "REBOOT_ISSUED", "REBOOT_CANCEL"})
+_UNUSABLE = _POWER | _REBOOT | {"DRAIN", "NOT_RESPONDING", "MAINTENANCE", "RESERVED", "FAIL", "INVALID_REG", "BLOCKED"}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """One node's state. `flags` is open: a flag this code has never heard of is kept, and changes no property."""
+
+    base: str
+    flags: frozenset[str]
+    raw: str
+
+    @property
+    def down(self) -> bool:
+        return self.base == "DOWN"
+
+    @property
+    def drain(self) -> bool:
+        """Somebody took it out, whether or not jobs still run on it."""
+        return "DRAIN" in self.flags
+
+    @property
+    def fail(self) -> bool:
+        return "FAIL" in self.flags
+
+    @property
+    def responding(self) -> bool:
+        return "NOT_RESPONDING" not in self.flags
+
+    @property
+    def completing(self) -> bool:
+        return "COMPLETING" in self.flags
+
+    @property
+    def drained(self) -> bool:
+        """Out, and nothing runs on it any more."""
+        return self.drain and self.base in ("IDLE", "DOWN") and not self.completing
+
+    @property
+    def draining(self) -> bool:
+        return self.drain and not self.drained
+
+    @property
+    def maintenance(self) -> bool:
+        return "MAINTENANCE" in self.flags
+
+    @property
+    def reserved(self) -> bool:
+        return "RESERVED" in self.flags
+
+    @property
+    def planned(self) -> bool:
+        return "PLANNED" in self.flags
+
+    @property
+    def rebooting(self) -> bool:
+        return bool(self.flags & _REBOOT)
+
+    @property
+    def powering(self) -> bool:
+        """Power saving has it: silence is expected."""
+        return bool(self.flags & _POWER)
+
+    @property
+    def usable(self) -> bool:
+        """An ordinary job could be started on it as far as the node's state goes."""
+        return self.base in ("IDLE", "MIXED", "ALLOCATED") and not self.flags & _UNUSABLE
+
+    @property
+    def label(self) -> str:
+        """One lower-case word for people."""
+        if self.drain:
+            return "drained" if self.drained else "draining"
+        if self.down:
+            return "down"
+        if self.maintenance:
+            return "maintenance"
+        if self.rebooting:
+            return "rebooting"
+        return self.base.lower()
+
+
+def parse_node(text: str) -> NodeState:
+    """`text` as scontrol or sinfo print it, any case. ValueError when it is empty; a base not known is UNKNOWN."""
+    words = [word for word in text.strip().upper().split("+") if word]
+    if not words:
+        raise ValueError(f"no node state in {text!r}")
+    base, flags = _node_base(words[0])
+    for word in words[1:]:
+        flag, symbols = _strip_symbols(word)
+        flags |= symbols | {_FLAG_SPELLINGS.get(flag, flag)}
+    return NodeState(base=base, flags=frozenset(flags), raw=text.strip())
+
+
+def node_from_list(states: Iterable[str]) -> NodeState:
+    """The JSON form: the base and the flags as a list, in any order."""
+    words = list(states)
+    words.sort(key=lambda word: word.upper().rstrip("".join(_NODE_SYMBOLS)) not in NODE_BASES)
+    return parse_node("+".join(words))
+
+
+def _node_base(word: str) -> tuple[str, set[str]]:
+    name, symbols = _strip_symbols(word)
+    if name in NODE_BASES:
+        return name, symbols
+    base, implied = _NODE_WORDS.get(name, ("UNKNOWN", frozenset()))
+    return base, symbols | implied
+
+
+def _strip_symbols(word: str) -> tuple[str, set[str]]:
+    name = word.rstrip("".join(_NODE_SYMBOLS))
+    return name, {_NODE_SYMBOLS[symbol] for symbol in word[len(name) :]}
+
+
+_TERMINAL_BLAME = {
+    "COMPLETED": "none",
+    "CANCELLED": "user",
+    "FAILED": "user",
+    "TIMEOUT": "none",
+    "NODE_FAIL": "infra",
+    "PREEMPTED": "none",
+    "BOOT_FAIL": "infra",
+    "DEADLINE": "user",
+    "OUT_OF_MEMORY": "user",
+}
+_LIVE_BASES = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
+JOB_BASES = _LIVE_BASES | frozenset(_TERMINAL_BLAME)
+# A flag printed alone, and the base it implies where there is only one.
+_JOB_FLAGS = {
+    "COMPLETING": "UNKNOWN",
+    "STAGE_OUT": "UNKNOWN",
+    "CONFIGURING": "RUNNING",
+    "POWER_UP_NODE": "RUNNING",
+    "RESIZING": "RUNNING",
+    "SIGNALING": "RUNNING",
+    "STOPPED": "RUNNING",
+    "EXPEDITING": "PENDING",
+    "REQUEUED": "PENDING",
+    "REQUEUE_FED": "PENDING",
+    "REQUEUE_HOLD": "PENDING",
+    "SPECIAL_EXIT": "PENDING",
+    "RESV_DEL_HOLD": "PENDING",
+    "REVOKED": "UNKNOWN",
+    "LAUNCH_FAILED": "UNKNOWN",
+    "RECONFIG_FAIL": "UNKNOWN",
+    "UPDATE_DB": "UNKNOWN",
+}
+_HELD_FLAGS = frozenset({"REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+_CANCELLED_BY = re.compile(r"CANCELLED BY (\d+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """One job's state. `cancelled_by` is the uid that accounting names in "CANCELLED by 1001"."""
+
+    base: str
+    flags: frozenset[str]
+    raw: str
+    cancelled_by: int | None = None
+
+    @property
+    def pending(self) -> bool:
+        return self.base == "PENDING"
+
+    @property
+    def running(self) -> bool:
+        """Running in earnest: not still being set up, and not being torn down."""
+        return self.base == "RUNNING" and not self.flags & {"COMPLETING", "CONFIGURING", "POWER_UP_NODE"}
+
+    @property
+    def suspended(self) -> bool:
+        return self.base == "SUSPENDED" or "STOPPED" in self.flags
+
+    @property
+    def completing(self) -> bool:
+        """Processes or epilogs of the last start may still be there; Slurm refuses or overwrites some changes now."""
+        return "COMPLETING" in self.flags
+
+    @property
+    def held(self) -> bool:
+        """Held by its state alone; `JobView.held` also knows the reasons that mean a hold."""
+        return bool(self.flags & _HELD_FLAGS)
+
+    @property
+    def terminal(self) -> bool:
+        """It will not run again by itself, and nothing of it is left to wait for."""
+        return not self.completing and (self.base in _TERMINAL_BLAME or "REVOKED" in self.flags)
+
+    @property
+    def live(self) -> bool:
+        return not self.terminal and (self.base != "UNKNOWN" or bool(self.flags))
+
+    @property
+    def blame(self) -> str:
+        """Whose doing a terminal state is by its name alone: infra, user, none, other; "" while it is not terminal."""
+        if not self.terminal:
+            return ""
+        return _TERMINAL_BLAME.get(self.base, "other")
+
+
+def parse_job(text: str) -> JobState:
+    """`text` as squeue, scontrol or sacct print it: extra words, a "+" for a cut-off word, "BASE+FLAG".
+
+    ValueError when it is empty. A word not known gives base UNKNOWN with the text kept in `raw`.
+    """
+    word = text.strip().upper()
+    if not word:
+        raise ValueError("no job state in an empty text")
+    by = _CANCELLED_BY.match(word)
+    return _job_state(_job_words(word.split(" ")[0]), text.strip(), int(by.group(1)) if by else None)
+
+
+def job_from_list(states: Iterable[str]) -> JobState:
+    """The JSON form from 23.11 on."""
+    words = [state.strip().upper() for state in states if state.strip()]
+    if not words:
+        raise ValueError("no job state in an empty list")
+    return _job_state(words, "+".join(words), None)
+
+
+def _job_words(word: str) -> list[str]:
+    if word.endswith("+"):
+        stem = word[:-1]
+        whole = [name for name in sorted(JOB_BASES | _JOB_FLAGS.keys()) if name.startswith(stem)]
+        return whole if len(whole) == 1 else [stem]
+    return word.split("+")
+
+
+def _job_state(words: list[str], raw: str, by: int | None) -> JobState:
+    bases = [word for word in words if word in JOB_BASES]
+    flags = frozenset(word for word in words if word in _JOB_FLAGS)
+    implied = {_JOB_FLAGS[flag] for flag in flags} - {"UNKNOWN"}
+    # A flag that hides the base implies one only when no other flag disagrees.
+    base = bases[0] if bases else implied.pop() if len(implied) == 1 and "COMPLETING" not in flags else "UNKNOWN"
+    return JobState(base=base, flags=flags, raw=raw, cancelled_by=by)
