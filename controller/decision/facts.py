@@ -1,0 +1,218 @@
+"""What the core may know: aggregates only, never metric points or log text. Times are Unix seconds (UTC).
+
+Every value here comes from a database row or the last good view of Slurm; `None` means unknown, and unknown is never
+treated as a state. The values are plain, so a slice of facts can be stored with its decision and replayed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+SILENT_OUTCOMES = frozenset({"timeout", "unreachable"})
+LIVING_OUTCOMES = frozenset({"open", "refused"})
+EXPECTED_SILENCE_FLAGS = frozenset(
+    {
+        "MAINTENANCE",
+        "REBOOT_REQUESTED",
+        "REBOOT_ISSUED",
+        "POWERING_DOWN",
+        "POWERED_DOWN",
+        "POWERING_UP",
+        "POWER_DOWN",
+        "POWER_UP",
+    }
+)
+
+
+@dataclass(frozen=True)
+class ProbeFact:
+    """One TCP probe of `node`. `vantage` is `controller` or the node whose agent probed. `at`: when the answer came."""
+
+    vantage: str
+    node: str
+    outcome: str
+    at: float
+
+    @property
+    def silent(self) -> bool:
+        return self.outcome in SILENT_OUTCOMES
+
+
+@dataclass(frozen=True)
+class NodeFact:
+    """A node as Slurm's last good view has it. `hold_state` is our own live hold, if any."""
+
+    name: str
+    base: str
+    flags: frozenset[str] = frozenset()
+    reason: str = ""
+    reason_user: str = ""
+    jobs: tuple[str, ...] = ()
+    hold_state: str | None = None
+
+    @property
+    def drained_by_somebody(self) -> bool:
+        return bool(self.flags & {"DRAIN", "FAIL"}) and self.hold_state is None
+
+    @property
+    def down(self) -> bool:
+        return self.base == "DOWN"
+
+    @property
+    def responding(self) -> bool:
+        return "NOT_RESPONDING" not in self.flags
+
+    @property
+    def expected_silence(self) -> bool:
+        return bool(self.flags & EXPECTED_SILENCE_FLAGS)
+
+
+@dataclass(frozen=True)
+class AgentFact:
+    """The last word of one agent of the current attempt. `received_at` is the controller's clock."""
+
+    node: str
+    received_at: float
+    state: str
+    leader: bool = False
+
+
+@dataclass(frozen=True)
+class RankExit:
+    """A rank that ended, as its agent reported. `at` is corrected to the controller's clock. `torn_down`: its agent
+    ended it. `meaning`: what Relume's own exit codes say (`superseded`, `verification_failed`, `attempt_failed`)."""
+
+    rank: int
+    node: str
+    exit_code: int | None
+    signal: int | None
+    at: float
+    torn_down: bool = False
+    meaning: str | None = None
+
+
+@dataclass(frozen=True)
+class AttemptFact:
+    generation: int
+    state: str
+    slurm_job_id: str
+    restart_count: int
+    nodes: tuple[str, ...] = ()
+    agents: tuple[AgentFact, ...] = ()
+    exits: tuple[RankExit, ...] = ()
+    step: int | None = None
+    start_step: int | None = None
+    world_size: int | None = None
+    first_step_seen: bool = False
+    first_new_step_seen: bool = False
+    finished: bool = False
+    checks_passed: int = 0
+    checks_failed: tuple[str, ...] = ()
+    replay_expected: bool = False
+    replay_passed: int = 0
+
+
+@dataclass(frozen=True)
+class SlurmJobFact:
+    """The Slurm job behind the current attempt, from the last good view."""
+
+    job_id: str
+    base: str
+    flags: frozenset[str] = frozenset()
+    reason: str = ""
+    restarts: int = 0
+    requeue: bool = True
+    batch: bool = True
+    nodes: tuple[str, ...] = ()
+    required_nodes: tuple[str, ...] = ()
+    excluded_nodes: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
+    num_nodes: int = 1
+    held_by: str | None = None
+    exit_code: int | None = None
+    exit_meaning: str | None = None
+
+
+@dataclass(frozen=True)
+class ActionFact:
+    kind: str
+    target: str
+    state: str
+    reason: str = ""
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class IncidentFact:
+    """The live incident of this training job. `generation` and `restarts` are those of the attempt that it hit."""
+
+    incident_id: int
+    state: str
+    cause: str
+    generation: int | None
+    restarts: int
+    opened_at: float
+    acting_since: float | None = None
+    suspects: tuple[str, ...] = ()
+    actions: tuple[ActionFact, ...] = ()
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Requeues already charged to this training job, and those at its present step without progress between."""
+
+    infrastructure: int = 0
+    process: int = 0
+    user: int = 0
+    same_step: int = 0
+
+
+@dataclass(frozen=True)
+class SubjectFacts:
+    """Everything about one training job that a decision may rest on."""
+
+    run_id: str
+    state: str
+    enrolled: bool
+    attempt: AttemptFact | None = None
+    slurm: SlurmJobFact | None = None
+    view_at: float | None = None
+    nodes: Mapping[str, NodeFact] = field(default_factory=dict)
+    probes: tuple[ProbeFact, ...] = ()
+    witnesses: tuple[str, ...] = ()
+    controls: tuple[str, ...] = ()
+    incident: IncidentFact | None = None
+    spent: Spent = Spent()
+
+    def to_json(self) -> dict[str, Any]:
+        """Builtins for the Decision row (sets become sorted lists)."""
+        plain: dict[str, Any] = _plain(asdict(self))
+        return plain
+
+
+@dataclass(frozen=True)
+class ClusterFacts:
+    """What admit() spends: counted over everybody, not only over us."""
+
+    nodes_total: int
+    nodes_out: frozenset[str]
+    drains_last_hour: int
+    requeues_last_minute: int
+    view_at: float | None
+    mode: str
+    paused: bool = False
+    breaker_open: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        plain: dict[str, Any] = _plain(asdict(self))
+        return plain
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, frozenset | set):
+        return sorted(value)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

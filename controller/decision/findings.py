@@ -1,0 +1,50 @@
+"""What detectors return: a finding (enough proof to act), a suspicion (probe first), or nothing."""
+
+from dataclasses import dataclass
+
+# Cause classes, in the words of the verdict.
+NODE_LOST = "node_lost"
+NODE_DOWN = "node_down"
+NODE_FAILED = "node_failed"
+MANY_NODES = "many_nodes"
+PROCESS_DIED = "process_died"
+USER_ERROR = "user_error"
+TIME_LIMIT = "time_limit"
+VERIFICATION_FAILED = "verification_failed"
+
+
+@dataclass(frozen=True)
+class Clue:
+    """One line of proof. `stance`: `accuses`, `clears` or `soft`. `layer`: process, communication, gpu, kernel,
+    network, slurm. `at` is when it was observed (Unix seconds)."""
+
+    layer: str
+    source: str
+    subject: str
+    code: str
+    raw: str
+    at: float
+    stance: str = "accuses"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A detected fault. `fault_at` is an estimate, not before `last_good_at` and not after detection."""
+
+    cause: str
+    reason: str
+    suspects: tuple[str, ...] = ()
+    ranks: tuple[int, ...] = ()
+    clues: tuple[Clue, ...] = ()
+    fault_at: float | None = None
+    last_good_at: float | None = None
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """Not enough proof: which nodes to probe, and beside which control nodes. Never opens an incident."""
+
+    nodes: tuple[str, ...]
+    controls: tuple[str, ...]
+    witnesses: tuple[str, ...]
+    reason: str

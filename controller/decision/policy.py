@@ -1,0 +1,95 @@
+"""The policy: everything that a site may set, as one frozen value with a digest (docs/formats.md section 7)."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+MODES = ("observe", "approve", "act")
+
+
+class PolicyError(ValueError):
+    """The policy file is wrong; the text names the key and what to do."""
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """How much may be out or requeued. Nodes out count everybody's drains, not only ours."""
+
+    max_nodes_out: int = 4
+    max_fraction_out: float = 0.5
+    max_drains_per_hour: int = 4
+    max_requeues_per_minute: int = 10
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds."""
+
+    agent_silent_s: float = 3.0
+    probe_timeout_s: float = 1.0
+    probe_fresh_s: float = 10.0
+    view_stale_s: float = 15.0
+    exclusion_s: float = 86400.0
+    action_expires_s: float = 600.0
+    exit_settle_s: float = 2.0
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Requeues that one training job may cost before a person is asked."""
+
+    infrastructure: int = 8
+    process: int = 3
+    user: int = 0
+    same_step: int = 2
+
+
+@dataclass(frozen=True)
+class Policy:
+    mode: str = "observe"
+    trust_job_evidence: bool = False
+    ceilings: Ceilings = field(default_factory=Ceilings)
+    limits: Limits = field(default_factory=Limits)
+    budget: Budget = field(default_factory=Budget)
+
+    def digest(self) -> str:
+        """Changes when any value changes; kept with every decision."""
+        return "sha256:" + hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:32]
+
+
+def policy_from(data: Mapping[str, Any]) -> Policy:
+    """A parsed TOML table -> Policy. Raises PolicyError that names the key: unknown, wrongly typed, out of range."""
+    policy: Policy = _section(Policy, data, "")
+    if policy.mode not in MODES:
+        raise PolicyError(f"mode: {policy.mode!r} is none of {', '.join(MODES)}")
+    if not 0 < policy.ceilings.max_fraction_out <= 1:
+        raise PolicyError("ceilings.max_fraction_out: must be above 0 and at most 1")
+    return policy
+
+
+def _section(kind: type[Any], data: Mapping[str, Any], prefix: str) -> Any:
+    known = {f.name: f for f in fields(kind)}
+    values: dict[str, Any] = {}
+    default = kind()
+    for key, value in data.items():
+        where = prefix + key
+        if key not in known:
+            raise PolicyError(f"{where}: unknown key; known here: {', '.join(sorted(known))}")
+        values[key] = _value(getattr(default, key), value, where)
+    return kind(**values)
+
+
+def _value(default: Any, value: Any, where: str) -> Any:
+    if hasattr(default, "__dataclass_fields__"):
+        if not isinstance(value, Mapping):
+            raise PolicyError(f"{where}: expected a table")
+        return _section(type(default), value, where + ".")
+    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if type(value) is not type(default):
+        raise PolicyError(f"{where}: expected {type(default).__name__}, got {type(value).__name__}")
+    if isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
+        raise PolicyError(f"{where}: {value} is negative")
+    return value
