@@ -1,0 +1,188 @@
+"""Minting, acceptance and commit on a real file system, without torch."""
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from worker_hooks.protocol import generations
+from worker_hooks.protocol.durable import create_file, encode_json
+from worker_hooks.protocol.generations import NotNewest
+from worker_hooks.protocol.manifest import (
+    FileEntry,
+    RankFile,
+    encode_rank_file,
+    folder_name,
+    rank_file_name,
+    rank_folder_name,
+)
+from worker_hooks.protocol.messages import MessageError
+
+pytestmark = pytest.mark.pure
+
+RUN_ID = "tj-4f2a9c0b11de"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return generations.run_folder(tmp_path, RUN_ID)
+
+
+def mint(run: Path, **changes: Any) -> generations.Generation:
+    return generations.mint(run, **{"node": "gpu1", "world_size": 2, "now": 1.0, **changes})
+
+
+def write_rank(run: Path, rank: int, step: int, generation: int, world_size: int = 2) -> Path:
+    folder = run / folder_name(step, generation)
+    data = folder / rank_folder_name(rank)
+    data.mkdir(parents=True)
+    (data / "tensors.bin").write_bytes(b"12345678")
+    entry = FileEntry(f"{rank_folder_name(rank)}/tensors.bin", 8, "crc32:9ae0daaf")
+    content = RankFile(
+        rank=rank,
+        generation=generation,
+        step=step,
+        files=(entry,),
+        random={},
+        data={},
+        fingerprint={"step": step},
+        state={},
+        losses=(),
+        run={"world_size": world_size, "digest_algorithm": "crc32", "threads": 1},
+    )
+    (folder / rank_file_name(rank)).write_bytes(encode_json(encode_rank_file(content)))
+    return folder
+
+
+def write_folder(run: Path, step: int, generation: int) -> Path:
+    write_rank(run, 0, step, generation)
+    return write_rank(run, 1, step, generation)
+
+
+def test_generations_count_up_and_the_newest_holds_the_token(run: Path) -> None:
+    assert generations.newest(run) is None
+    assert [mint(run).generation, mint(run).generation] == [1, 2]
+    generations.check_token(run, 2)
+    with pytest.raises(NotNewest, match="generation 1 was superseded by generation 2"):
+        generations.check_token(run, 1)
+
+
+def test_concurrent_mints_get_different_numbers(run: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        numbers = list(pool.map(lambda _: mint(run).generation, range(16)))
+    assert sorted(numbers) == list(range(1, 17))
+    assert not [entry for entry in (run / "generations").iterdir() if entry.name.startswith(".")]
+
+
+def test_a_link_that_answers_exists_although_it_was_ours_counts_as_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.link
+
+    def retransmitted(source: Path, target: Path) -> None:
+        real(source, target)
+        raise FileExistsError(target)
+
+    monkeypatch.setattr(os, "link", retransmitted)
+    assert create_file(tmp_path / "a", b"mine")
+    monkeypatch.setattr(os, "link", real)
+    assert not create_file(tmp_path / "a", b"other")
+    assert (tmp_path / "a").read_bytes() == b"mine"
+
+
+def test_commit_needs_every_rank_file(run: Path) -> None:
+    mint(run)
+    folder = write_rank(run, 0, 10, 1)
+    assert generations.commit_folder(folder, 1, now=2.0) is None
+    assert generations.missing_ranks(folder, 2) == [1]
+    write_rank(run, 1, 10, 1)
+    manifest = generations.commit_folder(folder, 1, now=2.0)
+    assert manifest is not None and manifest == generations.read_manifest(folder)
+    assert generations.accepted_folders(run) == [folder.name]
+
+
+@pytest.mark.parametrize("damage", ["short", "gone", "rank_file"])
+def test_an_incomplete_folder_is_not_committed(run: Path, damage: str) -> None:
+    mint(run)
+    folder = write_folder(run, 10, 1)
+    shard = folder / rank_folder_name(1) / "tensors.bin"
+    if damage == "short":
+        shard.write_bytes(b"1234")
+    elif damage == "gone":
+        shard.unlink()
+    else:
+        (folder / rank_file_name(1)).write_bytes(b"")
+    assert generations.commit_complete(run, now=2.0) == []
+    assert mint(run).accepted == ()
+
+
+def test_the_successor_commits_a_complete_folder_before_it_lists(run: Path) -> None:
+    mint(run)
+    folder = write_folder(run, 10, 1)
+    assert mint(run).accepted == (folder.name,)
+    assert generations.accepted_folders(run) == [folder.name]
+
+
+def test_a_rename_after_the_look_is_on_no_list(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writer stopped between its look and its rename: its manifest appears and still does not count."""
+    mint(run)
+    good = write_folder(run, 10, 1)
+    generations.commit_folder(good, 1, now=1.0)
+    late = write_rank(run, 0, 20, 1)
+    mint(run)
+    write_rank(run, 1, 20, 1)
+    monkeypatch.setattr(generations, "check_token", lambda *_: None)
+    assert generations.commit_folder(late, 1, now=2.0) is not None
+    assert (late / "manifest.json").exists()
+    assert generations.accepted_folders(run) == [good.name]
+    assert mint(run).accepted == (good.name,)
+
+
+def test_a_superseded_generation_cannot_commit(run: Path) -> None:
+    mint(run)
+    folder = write_rank(run, 0, 20, 1)
+    mint(run)
+    write_rank(run, 1, 20, 1)
+    with pytest.raises(NotNewest):
+        generations.commit_folder(folder, 1, now=2.0)
+    assert not (folder / "manifest.json").exists()
+
+
+def test_newest_step_first_and_later_generation_among_equals(run: Path) -> None:
+    mint(run)
+    write_folder(run, 10, 1), write_folder(run, 20, 1)
+    mint(run)
+    write_folder(run, 20, 2)
+    generations.commit_complete(run, now=2.0)
+    assert generations.accepted_folders(run) == ["step-00000020.g2", "step-00000020.g1", "step-00000010.g1"]
+
+
+def test_a_quarantined_folder_is_never_listed_again(run: Path) -> None:
+    mint(run)
+    folder = write_folder(run, 10, 1)
+    generations.commit_complete(run, now=2.0)
+    generations.quarantine(folder, reason="a bit flipped", generation=1, now=3.0)
+    assert generations.accepted_folders(run) == []
+    assert mint(run).accepted == ()
+    assert json.loads((folder / "quarantine.json").read_text())["reason"] == "a bit flipped"
+
+
+def test_a_manifest_copied_from_elsewhere_is_refused(run: Path) -> None:
+    mint(run)
+    folder = write_folder(run, 10, 1)
+    generations.commit_complete(run, now=2.0)
+    other = run / folder_name(30, 1)
+    folder.rename(other)
+    with pytest.raises(MessageError, match="belongs to"):
+        generations.read_manifest(other)
+
+
+def test_a_follower_finds_only_its_own_jobs_generation(run: Path) -> None:
+    mint(run, job={"slurm_job_id": "7", "restart_count": 0})
+    assert generations.newest_of_job(run, {"slurm_job_id": "7", "restart_count": 1}) is None
+    mint(run, job={"slurm_job_id": "7", "restart_count": 1})
+    found = generations.newest_of_job(run, {"slurm_job_id": "7", "restart_count": 1})
+    assert found is not None and found.generation == 2
