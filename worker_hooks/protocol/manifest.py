@@ -121,15 +121,28 @@ def losses_file_name(rank: int, generation: int) -> str:
 
 
 def encode_rank_file(rank: RankFile) -> dict[str, Any]:
-    return {"version": VERSION, **asdict(rank), "losses": [list(pair) for pair in rank.losses]}
+    return _encode(rank)
 
 
 def encode_manifest(manifest: Manifest) -> dict[str, Any]:
-    return {"version": VERSION, **asdict(manifest)}
+    return _encode(manifest)
 
 
 def encode_generation(generation: Generation) -> dict[str, Any]:
-    return {"version": VERSION, **asdict(generation)}
+    return _encode(generation)
+
+
+def _encode(value: RankFile | Manifest | Generation) -> dict[str, Any]:
+    return {"version": VERSION, **{key: _plain(item) for key, item in asdict(value).items()}}
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists, so that what is encoded equals what JSON gives back."""
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return value
 
 
 # --- decoding ---------------------------------------------------------------------------------------------------
