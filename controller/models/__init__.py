@@ -1,0 +1,32 @@
+"""All tables. State columns are written by `controller.ledger` only."""
+
+from controller.models.access import ApiToken, AuditEntry
+from controller.models.action import Action
+from controller.models.checkpoint import Checkpoint
+from controller.models.cluster import Cluster
+from controller.models.incident import Decision, Evidence, Incident, Recovery, StateChange
+from controller.models.metric import MetricChunk
+from controller.models.node import Exclusion, Node, NodeCheck, NodeHold
+from controller.models.training_job import AgentReport, Attempt, Submission, TrainingJob
+
+__all__ = [
+    "Action",
+    "AgentReport",
+    "ApiToken",
+    "Attempt",
+    "AuditEntry",
+    "Checkpoint",
+    "Cluster",
+    "Decision",
+    "Evidence",
+    "Exclusion",
+    "Incident",
+    "MetricChunk",
+    "Node",
+    "NodeCheck",
+    "NodeHold",
+    "Recovery",
+    "StateChange",
+    "Submission",
+    "TrainingJob",
+]

@@ -1,0 +1,26 @@
+"""The cluster: who holds its lease, how old the last good view of Slurm is, and what is switched off."""
+
+from django.db import models
+
+from controller.models.columns import json_dict
+
+
+class Cluster(models.Model):
+    """One Slurm cluster. `mode` empty means: the policy's. One process holds the lease and decides for it."""
+
+    name = models.CharField(max_length=255, unique=True)
+    mode = models.CharField(max_length=8, blank=True, default="")
+    paused_reason = models.TextField(blank=True, default="")
+    paused_by = models.CharField(max_length=150, blank=True, default="")
+    breaker_open_until = models.DateTimeField(null=True, blank=True)
+    lease_owner = models.CharField(max_length=128, blank=True, default="")
+    lease_until = models.DateTimeField(null=True, blank=True)
+    slurm_version = models.CharField(max_length=64, blank=True, default="")
+    view_at = models.DateTimeField(null=True, blank=True)
+    view_error = models.TextField(blank=True, default="")
+    view_error_at = models.DateTimeField(null=True, blank=True)
+    nodes_total = models.PositiveIntegerField(default=0)
+    rights = json_dict()
+
+    def __str__(self) -> str:
+        return self.name

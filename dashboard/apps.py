@@ -1,0 +1,8 @@
+from django.apps import AppConfig
+
+
+class DashboardConfig(AppConfig):
+    """The pages. Owns no table."""
+
+    name = "dashboard"
+    label = "dashboard"
