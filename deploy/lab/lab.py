@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""A real Slurm of several virtual nodes on this machine: make it, break it, remove it. See README.md here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+# Run as a script, Python puts this folder first on the path; the package is found from the repository's root.
+sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+from deploy.lab import making  # noqa: E402
+from deploy.lab.cluster import Lab  # noqa: E402
+from deploy.lab.errors import LabError  # noqa: E402
+from deploy.lab.state import find  # noqa: E402
+
+LOOPBACK_CANNOT = (
+    "loopback: all nodes share this machine's address. A killed node refuses connections instead of falling silent, "
+    "and cut-network and cut-controller are not possible."
+)
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, _interrupt)  # a terminated `up` tidies up as an interrupted one does
+    try:
+        arguments.do(arguments)
+    except LabError as error:
+        print(f"lab.py: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("lab.py: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="lab.py", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, do: Callable[[argparse.Namespace], None], words: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=words, description=words)
+        sub.add_argument("--dir", help="the lab's directory (default: the only lab in /var/tmp)")
+        sub.set_defaults(do=do)
+        return sub
+
+    up = command("up", _up, "make a lab and wait until every node is idle")
+    up.add_argument("--nodes", type=int, default=4)
+    up.add_argument("--loopback", action="store_true", help="without namespaces: less can be shown")
+    up.add_argument("--kill-wait", type=int, default=30, metavar="S", help="Slurm's KillWait (default: 30, Slurm's)")
+    up.add_argument("--json", action="store_true", help="print lab.json on one line, last")
+    up.add_argument("--keep", action="store_true", help="leave a lab that did not come up, to look at it")
+    command("down", _down, "remove the lab and everything it made")
+    status = command("status", _status, "what the lab is and how it does")
+    status.add_argument("--json", action="store_true")
+    _add_node_commands(command)
+    command("cut-controller", lambda a: _lab(a).cut_controller(), "no node and the controller's host reach each other")
+    command("restore-controller", lambda a: _lab(a).restore_controller(), "undo cut-controller")
+    return parser
+
+
+def _add_node_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
+    texts: dict[str, tuple[Callable[[argparse.Namespace], None], str]] = {
+        "kill-node": (lambda a: print(_lab(a).kill_node(a.node)), "a dead host: no process left, addresses silent"),
+        "kill-slurmd": (lambda a: _lab(a).kill_slurmd(a.node), "a living host whose slurmd is gone"),
+        "cut-network": (lambda a: _lab(a).cut_network(a.node, a.link), "cables out; its processes live on"),
+        "restore": (lambda a: _lab(a).restore(a.node), "cables in, slurmd started if it is gone"),
+    }
+    for name, (do, words) in texts.items():
+        sub = command(name, do, words)
+        sub.add_argument("node", help="name or number: gpu2 or 2")
+        if name == "cut-network":
+            sub.add_argument("--link", choices=("both", "management", "training"), default="both")
+
+
+def _lab(arguments: argparse.Namespace) -> Lab:
+    return Lab(find(arguments.dir))
+
+
+def _up(arguments: argparse.Namespace) -> None:
+    lab = Lab.up(
+        Path(arguments.dir) if arguments.dir else None,
+        nodes=arguments.nodes,
+        loopback=arguments.loopback,
+        kill_wait=arguments.kill_wait,
+        keep=arguments.keep,
+    )
+    if arguments.loopback:
+        print(LOOPBACK_CANNOT, file=sys.stderr)
+    if arguments.json:
+        print(json.dumps(lab.state.as_json()))
+        return
+    print(f"{lab.dir}: Slurm {lab.state.slurm_version}, nodes {' '.join(lab.names)} idle")
+    print(f"  export SLURM_CONF={lab.conf}")
+    print(f"  jobs as {lab.users['owner']}, SlurmUser {lab.users['controller']}; nodes reach {lab.management_host}")
+
+
+def _down(arguments: argparse.Namespace) -> None:
+    directory = find(arguments.dir)
+    making.down(directory)
+    print(f"{directory}: removed")
+
+
+def _status(arguments: argparse.Namespace) -> None:
+    status = _lab(arguments).status()
+    if arguments.json:
+        print(json.dumps(status))
+        return
+    live = status["live"]
+    print(f"{status['dir']}: {status['phase']}, Slurm {status['slurm_version']}, {status['mode']}")
+    print(f"  Slurm {'answers' if live['slurm_answers'] else 'does not answer'}; controller's network "
+          f"{'up' if live['controller_up'] else 'cut'}")  # fmt: skip
+    for name, node in live["nodes"].items():
+        cut = [link for link in ("management", "training") if not node[f"{link}_up"]]
+        words = [node["slurm_state"], f"{node['processes']} processes", *(f"{link} cut" for link in cut)]
+        print(f"  {name}: {', '.join(words)}{'' if node['slurmd'] else ', no slurmd'}")
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())
