@@ -1,0 +1,70 @@
+"""The ways Slurm spells a job: `123`, `123_4`, `123_[1,3-5%2]`, `93+1`, with a step, with a cluster, as sbatch says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_SUBMITTED = re.compile(r"Submitted batch job (\d+)(?: on cluster (\S+))?", re.ASCII)
+_FORM = re.compile(
+    r"(?P<job>\d+)"
+    r"(?:_(?P<task>\d+)|_\[(?P<tasks>[\d,:-]+)(?:%(?P<limit>\d+))?\]|\+(?P<offset>\d+))?"
+    r"(?:\.(?P<step>[A-Za-z0-9_+]+))?"
+    r"(?:;(?P<cluster>\S+))?",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JobRef:
+    """What one spelling says. `job` is the array's or the het job's id where there is a task or an offset."""
+
+    job: int
+    task: int | None = None
+    tasks: str | None = None
+    limit: int | None = None
+    offset: int | None = None
+    step: str | None = None
+    cluster: str | None = None
+
+    @property
+    def target(self) -> str:
+        """The spelling that scontrol takes for exactly this job, task or component (no step, no cluster)."""
+        if self.task is not None:
+            return f"{self.job}_{self.task}"
+        if self.tasks is not None:
+            return f"{self.job}_[{self.tasks}]"
+        if self.offset is not None:
+            return f"{self.job}+{self.offset}"
+        return str(self.job)
+
+
+def parse(text: str) -> JobRef:
+    """ValueError for everything that is not one of the forms: a job id is never guessed."""
+    stripped = text.strip()
+    if submitted := _SUBMITTED.fullmatch(stripped):
+        return JobRef(int(submitted.group(1)), cluster=submitted.group(2))
+    found = _FORM.fullmatch(stripped)
+    if not found:
+        raise ValueError(f"not a Slurm job id: {text!r}")
+    return JobRef(
+        job=int(found["job"]),
+        task=_number(found["task"]),
+        tasks=found["tasks"],
+        limit=_number(found["limit"]),
+        offset=_number(found["offset"]),
+        step=found["step"],
+        cluster=found["cluster"],
+    )
+
+
+def own_target(env: Mapping[str, str]) -> str:
+    """The job a process runs in, as a write must name it: inside an array task SLURM_JOB_ID is another number, and
+    the array's own id would hit every task. ValueError outside of a job."""
+    array, task = env.get("SLURM_ARRAY_JOB_ID"), env.get("SLURM_ARRAY_TASK_ID")
+    return parse(f"{array}_{task}" if array and task else env.get("SLURM_JOB_ID", "")).target
+
+
+def _number(text: str | None) -> int | None:
+    return None if text is None else int(text)
