@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.lab.errors import LabError
-from deploy.lab.running import DAEMON_MARK
+from deploy.lab.running import DAEMON_MARK, spawned
 from deploy.lab.state import Node, Process, State
 
 PROC = Path("/proc")
@@ -214,8 +214,6 @@ def _ourselves() -> set[int]:
 
 
 def _reap(pid: int) -> None:
-    """Daemons started by this very process become its zombies; anybody else's are not ours to wait for."""
-    try:
-        os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        pass
+    """A daemon started by this very process ends as its zombie. Other children are others' to wait for."""
+    if pid in spawned and os.waitpid(pid, os.WNOHANG) != (0, 0):
+        spawned.discard(pid)

@@ -20,6 +20,8 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Marks the lab's daemons, and what they start, for `down`: a pid that was never written down is still found.
 DAEMON_MARK = "RELUME_LAB_DAEMON"
 
+# Daemons that are children of this very process and not yet waited for.
+spawned: set[int] = set()
 _inherited: list[int] = []
 
 
@@ -73,7 +75,7 @@ def spawn(argv: Sequence[str], *, log: Path, env: dict[str, str], user: str | No
         (os.POSIX_SPAWN_OPEN, 1, str(log), append, 0o644),
         (os.POSIX_SPAWN_DUP2, 1, 2),
     ]
-    return os.posix_spawn(
+    pid = os.posix_spawn(
         shell[0],
         [*shell, *drop, *argv],
         {"PATH": PATH, "LANG": "C.UTF-8", **env},
@@ -82,6 +84,8 @@ def spawn(argv: Sequence[str], *, log: Path, env: dict[str, str], user: str | No
         setsigmask=[],
         setsigdef=[signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGPIPE, signal.SIGHUP],
     )
+    spawned.add(pid)
+    return pid
 
 
 def wait_for(what: str, check: Callable[[], bool], *, seconds: float, every: float = 0.1) -> None:
