@@ -52,6 +52,7 @@ class AgentInfo:
     started_at: float
     addresses: dict[str, str] = field(default_factory=dict)
     probe_port: int | None = None
+    clock_offset_s: float | None = None  # seconds to add to this node's clock to get the controller's
 
 
 @dataclass(frozen=True)
@@ -281,6 +282,7 @@ def decode_message(data: object) -> Message:
             started_at=agent.number("started_at"),
             addresses={str(k): str(v) for k, v in agent.reader("addresses").data.items()},
             probe_port=agent.optional_integer("probe_port"),
+            clock_offset_s=agent.optional_number("clock_offset_s"),
         ),
         ranks=tuple(_rank(item) for item in source.readers("ranks")),
         records=tuple(decode_record(item) for item in source.readers("records")),

@@ -1,0 +1,78 @@
+"""Passes the ranks' output through to the job's log, and keeps the last of each for `rank_log`.
+
+One thread reads every pipe. It never parses and never stops reading: a rank must not block on a full pipe because the
+job's log cannot be written.
+"""
+
+import os
+import selectors
+import threading
+from collections.abc import Iterable
+
+from worker_hooks.agent.ranks import RankProcess
+
+TAIL_BYTES = 8192
+
+
+class Tail:
+    """The last `limit` bytes of what one rank wrote, both streams in order of arrival."""
+
+    def __init__(self, limit: int = TAIL_BYTES) -> None:
+        self._limit = limit
+        self._data = bytearray()
+
+    def add(self, data: bytes) -> None:
+        self._data += data
+        if len(self._data) > self._limit:
+            del self._data[: len(self._data) - self._limit]
+
+    def text(self) -> str:
+        """Whole lines where possible, as UTF-8, bytes that are none replaced."""
+        text = bytes(self._data).decode("utf-8", "replace")
+        if len(self._data) == self._limit and "\n" in text:
+            text = text.split("\n", 1)[1]
+        return text
+
+
+class OutputPump:
+    """Started once, after the ranks. `join` waits for the pipes' ends, bounded: a grandchild may hold them open."""
+
+    def __init__(self, ranks: Iterable[RankProcess]) -> None:
+        self.tails = {rank.rank: Tail() for rank in ranks}
+        self._selector = selectors.DefaultSelector()
+        for rank in ranks:
+            if rank.process is None:
+                continue
+            for pipe, target in ((rank.process.stdout, 1), (rank.process.stderr, 2)):
+                assert pipe is not None  # both are piped
+                self._selector.register(pipe, selectors.EVENT_READ, (rank.rank, target))
+        self._thread = threading.Thread(target=self._run, name="relume-output", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self, timeout_s: float) -> None:
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while self._selector.get_map():
+            for key, _ in self._selector.select():
+                rank, target = key.data
+                data = os.read(key.fd, 65536)
+                if not data:
+                    self._selector.unregister(key.fileobj)
+                    key.fileobj.close()  # type: ignore[union-attr]
+                    continue
+                self.tails[rank].add(data)
+                _write_all(target, data)
+        self._selector.close()
+
+
+def _write_all(target: int, data: bytes) -> None:
+    """Write to the job's log; what it refuses (disk full, closed) is lost there, training goes on."""
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(target, view) :]
+        except OSError:
+            return
