@@ -1,0 +1,266 @@
+"""From facts to proposals: what is done, what is asked, what is left alone."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.decision import actions, findings
+from controller.decision.attempt import ATTEMPT
+from controller.decision.codec import cluster_from_json, subject_from_json
+from controller.decision.diagnosis import RULES
+from controller.decision.facts import ActionFact, NodeFact, Spent, SubjectFacts
+from controller.decision.incident import INCIDENT
+from controller.decision.policy import Budget
+from controller.decision.propose import OUTCOME_OF_CAUSE, Proposal, propose
+from controller.decision.training_job import TRAINING_JOB
+from tests.decision.quiet import (
+    NOW,
+    POLICY,
+    agent,
+    attempt,
+    cluster,
+    gpu2_lost,
+    incident,
+    probe,
+    rank_exit,
+    slurm_job,
+    subject,
+)
+
+pytestmark = pytest.mark.pure
+CAUSES = [value for name, value in vars(findings).items() if name.isupper()]
+
+
+def look(facts: SubjectFacts) -> Proposal:
+    return propose(facts, NOW, POLICY)
+
+
+def kinds(proposal: Proposal) -> list[tuple[str, str]]:
+    return [(plan.kind, plan.target) for plan in proposal.plans]
+
+
+def test_every_cause_has_a_rule_and_an_outcome() -> None:
+    assert set(RULES) == set(OUTCOME_OF_CAUSE) == set(CAUSES)
+
+
+def test_a_quiet_world_asks_for_nothing() -> None:
+    assert look(subject()).empty
+
+
+def test_a_lost_node_is_held_and_the_job_requeued_without_it() -> None:
+    proposal = look(gpu2_lost())
+    assert kinds(proposal) == [
+        (actions.HOLD_NODE, "gpu2"),
+        (actions.REQUEUE, "7"),
+        (actions.NOTIFY, "tj-000000000001"),
+    ]
+    hold, requeue, _ = proposal.plans
+    assert hold.params == {"adopt": False, "down": True}
+    assert hold.optional
+    assert requeue.params["exclude"] == ["gpu2"]
+    assert requeue.params["restarts_before"] == 0
+    assert (proposal.job_event, proposal.attempt_event, proposal.attempt_outcome) == ("fault", "end", "node_lost")
+    assert proposal.charge == "infrastructure"
+
+
+def test_somebody_elses_drain_is_adopted() -> None:
+    nodes = dict(subject().nodes) | {"gpu2": NodeFact("gpu2", "MIXED", frozenset({"DRAIN"}), "fan", "root")}
+    assert look(gpu2_lost(nodes=nodes)).plans[0].params["adopt"] is True
+
+
+def test_a_node_that_is_down_in_slurm_but_answers_is_not_set_down_by_us() -> None:
+    nodes = dict(subject().nodes) | {"gpu2": NodeFact("gpu2", "DOWN", reason="tested by root")}
+    proposal = look(subject(nodes=nodes, probes=(probe("controller", "gpu2", "open"),)))
+    assert proposal.plans[0].params["down"] is False
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"slurm": slurm_job(requeue=False)}, "--no-requeue"),
+        ({"slurm": slurm_job(batch=False)}, "batch"),
+        ({"slurm": None}, "does not show the job"),
+        ({"slurm": slurm_job(required_nodes=("gpu2",))}, "a person must look"),
+        ({"slurm": slurm_job(base="PENDING", held_by="user")}, "not ours"),
+        ({"spent": Spent(infrastructure=8)}, "budget spent: 8 of 8"),
+        ({"spent": Spent(same_step=2)}, "no progress in 2 attempts"),
+    ],
+)
+def test_when_it_must_not_requeue_it_stops_and_says_why(changes: dict[str, Any], words: str) -> None:
+    proposal = look(gpu2_lost(**changes))
+    assert actions.REQUEUE not in [plan.kind for plan in proposal.plans]
+    assert proposal.job_event == "stop"
+    assert proposal.ask is not None
+    assert words in proposal.ask
+    assert proposal.charge == "none"
+
+
+def test_a_user_error_is_never_requeued() -> None:
+    agents = (agent("gpu1", state="ending"), agent("gpu2", state="ending"))
+    facts = subject(attempt=attempt(agents=agents, exits=(rank_exit(exit_code=1, signal=None),)))
+    assert kinds(look(facts)) == [(actions.NOTIFY, "tj-000000000001")]
+
+
+def test_a_died_process_is_requeued_without_excluding_anybody() -> None:
+    agents = (agent("gpu1", state="ending"), agent("gpu2", state="ending"))
+    proposal = look(subject(attempt=attempt(agents=agents, exits=(rank_exit(),))))
+    assert kinds(proposal)[0] == (actions.REQUEUE, "7")
+    assert proposal.plans[0].params["exclude"] == []
+    assert proposal.charge == "process"
+
+
+# --- a live incident -------------------------------------------------------------------------------------------
+
+
+def acting(*states: str, **changes: Any) -> SubjectFacts:
+    kinds = (actions.HOLD_NODE, actions.REQUEUE, actions.NOTIFY)
+    rows = tuple(ActionFact(k, "x", s, optional=k != actions.REQUEUE) for k, s in zip(kinds, states, strict=False))
+    gone = attempt(state="ended", agents=(agent("gpu1", 9), agent("gpu2", 9)))
+    facts: dict[str, Any] = {"state": "recovering", "attempt": gone, "incident": incident(actions=rows)}
+    return subject(**(facts | changes))
+
+
+def test_actions_are_waited_for_then_recovery_begins() -> None:
+    assert look(acting("done", "claimed", "ready")).empty
+    assert look(acting("done", "done", "done")).incident_events == ("actions_done",)
+
+
+def test_a_refused_hold_does_not_stop_the_recovery_but_a_refused_requeue_does() -> None:
+    assert look(acting("refused", "done", "done")).incident_events == ("actions_done",)
+    proposal = look(acting("done", "refused", "done"))
+    assert proposal.incident_events == ("ask",)
+    assert proposal.job_event == "stop"
+
+
+def resumed(incident_state: str, job_state: str, **changes: Any) -> SubjectFacts:
+    quiet: dict[str, Any] = {
+        "generation": 2,
+        "restart_count": 1,
+        "state": "running",
+        "start_step": 80,
+        "replay_expected": True,
+        "checks_passed": 4,
+        "replay_passed": 4,
+    }
+    row = incident(state=incident_state)
+    slurm = slurm_job(restarts=1)
+    return subject(state=job_state, attempt=attempt(**(quiet | changes)), slurm=slurm, incident=row)
+
+
+def test_first_step_begins_the_verification() -> None:
+    proposal = look(resumed("recovering", "recovering", state="starting"))
+    assert (proposal.incident_events, proposal.job_event, proposal.attempt_event) == (("first_step",), "verify", "step")
+
+
+def test_verified_needs_every_rank_the_replay_and_a_new_step() -> None:
+    assert look(resumed("verifying", "verifying")).incident_events == ("verified",)
+    for missing in ({"checks_passed": 3}, {"replay_passed": 3}, {"first_new_step_seen": False}, {"world_size": None}):
+        assert look(resumed("verifying", "verifying", **missing)).empty, missing
+
+
+def test_without_repeated_steps_no_replay_is_waited_for() -> None:
+    facts = resumed("verifying", "verifying", replay_expected=False, replay_passed=0)
+    assert look(facts).incident_events == ("verified",)
+
+
+def test_a_failed_verification_stops_and_asks() -> None:
+    proposal = look(resumed("verifying", "verifying", checks_failed=("random_state",)))
+    assert proposal.incident_events == ("abandon",)
+    assert proposal.verdict is not None
+    assert proposal.verdict.cause == "verification_failed"
+    assert proposal.job_event == "stop"
+
+
+def test_hit_again_while_recovering_opens_the_next_incident() -> None:
+    facts = resumed("recovering", "recovering", agents=gpu2_lost().attempt.agents)  # type: ignore[union-attr]
+    proposal = look(replace(facts, probes=gpu2_lost().probes))
+    assert proposal.incident_events == ("abandon",)
+    assert proposal.verdict is not None
+    assert (actions.REQUEUE, "7") in kinds(proposal)
+
+
+def test_a_user_cancel_ends_it_at_any_moment() -> None:
+    for state in ("acting", "recovering", "verifying", "awaiting_operator"):
+        facts = acting("done", "claimed", slurm=slurm_job(base="CANCELLED"))
+        facts = replace(facts, incident=replace(facts.incident, state=state))  # type: ignore[type-var]
+        proposal = look(facts)
+        assert proposal.job_event == "cancel", state
+        assert proposal.plans == ()
+
+
+def test_a_script_without_agents_is_back_when_slurm_runs_it_again() -> None:
+    facts = subject(
+        state="recovering",
+        attempt=None,
+        slurm=slurm_job(restarts=1),
+        incident=incident(state="recovering", generation=None),
+    )
+    proposal = look(facts)
+    assert proposal.incident_events == ("recovered_unverified",)
+    assert proposal.job_event == "train"
+
+
+# --- for any facts ----------------------------------------------------------------------------------------------
+
+subjects = st.builds(
+    lambda state, base, inc, att, gen, silence, outcomes, flags: subject(
+        state=state,
+        slurm=slurm_job(base=base, flags=frozenset(flags), restarts=gen - 1),
+        attempt=attempt(state=att, generation=gen, agents=(agent("gpu1"), agent("gpu2", silence))),
+        incident=incident(state=inc) if inc else None,
+        probes=tuple(probe(v, n, o) for v, n, o in outcomes),
+    ),
+    st.sampled_from(TRAINING_JOB.states),
+    st.sampled_from(["RUNNING", "PENDING", "FAILED", "NODE_FAIL", "CANCELLED", "COMPLETED", "TIMEOUT", "PREEMPTED"]),
+    st.sampled_from([None, *INCIDENT.live]),
+    st.sampled_from(ATTEMPT.states),
+    st.integers(1, 3),
+    st.floats(0, 100),
+    st.lists(
+        st.tuples(
+            st.sampled_from(["controller", "gpu1"]),
+            st.sampled_from(["gpu1", "gpu2", "gpu3"]),
+            st.sampled_from(["open", "refused", "timeout", "unreachable"]),
+        ),
+        max_size=5,
+    ),
+    st.lists(st.sampled_from(["COMPLETING", "REQUEUED"]), max_size=2),
+)
+
+
+@given(subjects)
+@settings(max_examples=400)
+def test_proposals_only_ask_for_what_the_tables_allow(facts: SubjectFacts) -> None:
+    proposal = look(facts)
+    assert proposal.reason
+    if proposal.job_event is not None:
+        assert TRAINING_JOB.allows(facts.state, proposal.job_event)
+    if proposal.attempt_event is not None:
+        assert facts.attempt is not None
+        assert ATTEMPT.allows(facts.attempt.state, proposal.attempt_event)
+    for event in proposal.incident_events:
+        assert facts.incident is not None
+        assert INCIDENT.allows(facts.incident.state, event)
+    if proposal.verdict is not None and facts.incident is not None:
+        assert proposal.incident_events == ("abandon",), "never two live incidents"
+    if facts.state in TRAINING_JOB.final:
+        assert proposal.empty
+    if facts.slurm is not None and facts.slurm.base in ("CANCELLED", "COMPLETED"):
+        assert actions.REQUEUE not in [plan.kind for plan in proposal.plans]
+
+
+@given(subjects)
+def test_facts_survive_the_store(facts: SubjectFacts) -> None:
+    assert subject_from_json(facts.to_json()) == facts
+
+
+def test_cluster_facts_survive_the_store() -> None:
+    facts = cluster(nodes_out=frozenset({"gpu1", "gpu3"}))
+    assert cluster_from_json(facts.to_json()) == facts
+
+
+def test_the_budgets_names_are_those_of_the_spent_ones() -> None:
+    assert {f.name for f in fields(Budget)} == {f.name for f in fields(Spent)}
