@@ -34,8 +34,9 @@ _JOB_HEAD = re.compile(
 _OWNER = re.compile(r" UserId=(?P<user>\S+)\((?P<uid>\d+)\) GroupId=(?=\S+ MCS_label=)")
 _HET_SET = re.compile(r" HetJobIdSet=[\d,+-]+$")
 _JOB_TAIL_KEYS = (
-    "Command", "SubmitLine", "WorkDir", "Comment", "AdminComment", "SystemComment", "Extra", "StdErr", "StdIn", "StdOut",
-    "Switches", "BurstBuffer", "BurstBufferState", "Power", "NtasksPerTRES", "CpusPerTres", "MemPerTres", "TresBind",
+    "Command", "SubmitLine", "WorkDir", "Comment", "AdminComment", "SystemComment", "Extra", "StdErr", "StdIn",
+    "StdOut", "Switches", "BurstBuffer", "BurstBufferState", "Power", "NtasksPerTRES", "CpusPerTres", "MemPerTres",
+    "TresBind",
     "TresFreq", "TresPerJob", "TresPerNode", "TresPerSocket", "TresPerTask", "MailUser", "MailType", "ClusterFeatures",
     "Container", "ContainerId", "SegmentSize",
 )  # fmt: skip
