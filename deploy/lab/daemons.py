@@ -11,7 +11,7 @@ from pathlib import Path
 from deploy.lab import processes
 from deploy.lab.running import DAEMON_MARK, spawn, wait_for
 from deploy.lab.slurm_files import munge_socket
-from deploy.lab.state import Node, State
+from deploy.lab.state import Node, Process, State
 
 # Inside its namespaces a node has its own name, name service and shared memory, as a machine of its own would;
 # with the last process of the node all of it is gone.
@@ -93,7 +93,7 @@ def _start(state: State, name: str, argv: list[str], *, user: str) -> None:
 
 def _spawn(
     state: State, name: str, argv: list[str], *, env: dict[str, str] | None = None, user: str | None = None
-) -> processes.Process:
+) -> Process:
     marks = {DAEMON_MARK: state.dir, "SLURM_CONF": state.slurm_conf, **(env or {})}
     return processes.start_of(spawn(argv, log=state.path / "log" / f"{name}.out", env=marks, user=user))
 

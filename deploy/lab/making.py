@@ -95,7 +95,7 @@ def _plan(directory: Path, count: int, *, loopback: bool, kill_wait: int) -> Sta
         net, nodes, host = None, _loopback_nodes(count), "127.0.0.1"
     else:
         net, nodes, host = network.plan(the_id, count)
-        net = replace(net, made_netns_mount=not network.netns_is_mounted())
+        net = replace(net, made_netns_mount=network.owns_netns_mount())
     port = daemons.free_port("0.0.0.0", {node.slurmd_port for node in nodes})
     state = State(
         id=the_id,
@@ -158,7 +158,8 @@ def _remove(state: State) -> None:
     state.phase = "stopping"
     state.save()
     processes.end_all(lambda: processes.in_lab(state))
-    network.remove(state)
+    with locked(MACHINE_LOCK):
+        network.remove(state)
     users.remove(state)
 
 

@@ -13,6 +13,7 @@ its addresses, nothing it says leaves, and nobody answers for it.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import json
 import os
@@ -72,9 +73,12 @@ def remove(state: State) -> None:
     for name in (state.network.switch, *(node.netns for node in state.nodes if node.netns)):
         if (NETNS_DIR / name).exists():
             run(["ip", "netns", "delete", name])
-    if state.network.made_netns_mount and not any(NETNS_DIR.iterdir()):
-        run(["umount", str(NETNS_DIR)])
-        NETNS_DIR.rmdir()
+    if state.network.made_netns_mount and NETNS_DIR.exists() and not any(NETNS_DIR.iterdir()):
+        # Both are refused when somebody has made a namespace since: then the mount is theirs to keep.
+        if netns_is_mounted():
+            run(["umount", str(NETNS_DIR)], check=False)
+        with contextlib.suppress(OSError):
+            NETNS_DIR.rmdir()
 
 
 def taken(state: State) -> list[str]:
@@ -102,6 +106,14 @@ def links(state: State) -> dict[str, bool]:
 
 def netns_is_mounted() -> bool:
     return os.path.ismount(NETNS_DIR)
+
+
+def owns_netns_mount() -> bool:
+    """The first `ip netns add` mounts /run/netns: is (or was) that a lab's, so that the last lab takes it down?"""
+    if not netns_is_mounted():
+        return True
+    names = [entry.name for entry in NETNS_DIR.iterdir()]
+    return bool(names) and all(name.startswith("relume-") for name in names)
 
 
 def _plug(network: Network, node: Node) -> None:
