@@ -59,7 +59,7 @@ def test_standalone_rooms_import_the_standard_library_only(room: str) -> None:
 def test_the_pure_files_of_slurm_stand_alone() -> None:
     paths = [p for p in python_files("controller/slurm") if p.stem in PURE_SLURM]
     assert {p.stem for p in paths} >= {"states", "hostlist", "durations", "versions"}
-    own = tuple(f"controller.slurm.{name}" for name in (*PURE_SLURM, "port")) + ("controller.errors",)
+    own = tuple(f"controller.slurm.{name}" for name in (*PURE_SLURM, "port"))
     assert {p.name: foreign(p, own) for p in paths if foreign(p, own)} == {}
 
 

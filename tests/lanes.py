@@ -1,0 +1,101 @@
+"""Every test lane, one after the other, and one honest sum: what `make test` runs.
+
+A lane that fails does not stop the others. A lane that runs no test, or skips one, has failed: a skipped test is not a
+passing one. Arguments: names of lanes to run instead of all (`make test ARGS="pure torch"`).
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Lane:
+    """`marks` is pytest's -m expression; `workers` 0 runs in one process."""
+
+    name: str
+    marks: str
+    workers: int = 0
+    env: dict[str, str] = field(default_factory=dict)
+    timeout_s: int = 1800
+
+
+LANES = (
+    Lane("pure", "pure or data", workers=2),
+    Lane("sqlite", "db or scenario", workers=2, env={"RELUME_TEST_DATABASE": "sqlite"}),
+    Lane("postgresql", "db", workers=2, env={"RELUME_TEST_DATABASE": "postgresql"}),
+    Lane("torch", "torch"),
+    Lane("cluster", "cluster"),
+    Lane("browser", "browser"),
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    lane: str
+    passed: int
+    failed: int
+    skipped: int
+    ok: bool
+    seconds: float
+
+
+def run(lane: Lane, report: Path) -> Result:
+    argv = [sys.executable, "-m", "pytest", "-q", "-m", lane.marks, f"--junitxml={report}", "tests"]
+    if lane.workers:
+        argv += ["-n", str(lane.workers)]
+    started = time.monotonic()
+    try:
+        done = subprocess.run(argv, cwd=ROOT, env=os.environ | lane.env, check=False, timeout=lane.timeout_s)
+        rc = done.returncode
+    except subprocess.TimeoutExpired:
+        print(f"lane {lane.name}: ended after {lane.timeout_s} s", flush=True)
+        rc = 124
+    passed, failed, skipped = counts(report)
+    ok = rc == 0 and passed > 0 and failed == 0 and skipped == 0
+    return Result(lane.name, passed, failed, skipped, ok, time.monotonic() - started)
+
+
+def counts(report: Path) -> tuple[int, int, int]:
+    """(passed, failed, skipped) of a junit file; (0, 0, 0) when the run left none."""
+    if not report.exists():
+        return 0, 0, 0
+    total = failed = skipped = 0
+    for suite in ET.parse(report).getroot().iter("testsuite"):
+        total += int(suite.get("tests", 0))
+        failed += int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+        skipped += int(suite.get("skipped", 0))
+    return total - failed - skipped, failed, skipped
+
+
+def main(names: list[str]) -> int:
+    unknown = set(names) - {lane.name for lane in LANES}
+    if unknown:
+        print(f"no such lane: {', '.join(sorted(unknown))}; there are {', '.join(lane.name for lane in LANES)}")
+        return 2
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        for lane in LANES:
+            if not names or lane.name in names:
+                print(f"\n=== lane {lane.name} ===", flush=True)
+                results.append(run(lane, Path(folder) / f"{lane.name}.xml"))
+    print()
+    for r in results:
+        word = "ok" if r.ok else "FAILED"
+        print(
+            f"{r.lane:<12}{r.passed:>6} passed {r.failed:>4} failed {r.skipped:>4} skipped {r.seconds:>7.0f} s  {word}"
+        )
+    passed, failed, skipped = (sum(getattr(r, k) for r in results) for k in ("passed", "failed", "skipped"))
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    return 0 if all(r.ok for r in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
