@@ -6,15 +6,23 @@ from controller.models.columns import json_dict
 
 
 class Cluster(models.Model):
-    """One Slurm cluster. `mode` empty means: the policy's. One process holds the lease and decides for it."""
+    """One Slurm cluster. `mode` empty means: the policy's. One process holds the lease and decides for it.
+
+    `swept_at`: the last sweep. `watching_since`: since when sweeps follow each other without a gap; silence is judged
+    from there on. `next_job_id`: goes back when Slurm lost its state, and the cluster falls to observe.
+    """
 
     name = models.CharField(max_length=255, unique=True)
     mode = models.CharField(max_length=8, blank=True, default="")
+    mode_reason = models.TextField(blank=True, default="")
     paused_reason = models.TextField(blank=True, default="")
     paused_by = models.CharField(max_length=150, blank=True, default="")
     breaker_open_until = models.DateTimeField(null=True, blank=True)
     lease_owner = models.CharField(max_length=128, blank=True, default="")
     lease_until = models.DateTimeField(null=True, blank=True)
+    swept_at = models.DateTimeField(null=True, blank=True)
+    watching_since = models.DateTimeField(null=True, blank=True)
+    next_job_id = models.BigIntegerField(null=True, blank=True)
     slurm_version = models.CharField(max_length=64, blank=True, default="")
     view_at = models.DateTimeField(null=True, blank=True)
     view_error = models.TextField(blank=True, default="")
