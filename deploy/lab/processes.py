@@ -25,7 +25,11 @@ NETNS_DIR = Path("/run/netns")
 
 @dataclass(frozen=True)
 class Seen:
-    """A live process as /proc shows it. `uids`: real, effective, saved and file-system user."""
+    """A live process as /proc shows it.
+
+    `uids`: real, effective, saved and file-system user; empty for a process of another container (another pid
+    namespace), whose numbers mean other users. Its 999 may well be a database.
+    """
 
     pid: int
     parent: int
@@ -180,6 +184,7 @@ def _look(pid: int, spared: set[int]) -> Seen | None:
             return None
         status = (PROC / str(pid) / "status").read_text()
         uids = next(line for line in status.splitlines() if line.startswith("Uid:")).split()[1:]
+        contained = (PROC / str(pid) / "ns" / "pid").stat().st_ino != (PROC / "self" / "ns" / "pid").stat().st_ino
         space = (PROC / str(pid) / "ns" / "net").stat()
         environ = (PROC / str(pid) / "environ").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
@@ -190,7 +195,7 @@ def _look(pid: int, spared: set[int]) -> Seen | None:
         pid,
         parent=int(fields[1]),
         start=int(fields[19]),
-        uids=frozenset(map(int, uids)),
+        uids=frozenset() if contained else frozenset(map(int, uids)),
         netns=(space.st_dev, space.st_ino),
         environ=frozenset(environ.split(b"\0")),
     )

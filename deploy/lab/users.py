@@ -48,7 +48,8 @@ def remove(state: State) -> None:
     # The web user first: while it is there, the controller's group cannot go.
     for role in sorted(ROLES, key=lambda r: r != "web"):
         if _exists(pwd.getpwnam, state.users[role]):
-            _account("userdel", state.users[role])
+            # Forced: a container may have processes of the same number, which are none of the user's.
+            _account("userdel", "--force", state.users[role])
     for role in ROLES:
         if _exists(grp.getgrnam, state.users[role]):
             _account("groupdel", state.users[role])

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.lab import making
 from deploy.lab.cluster import Lab
 from deploy.lab.errors import LabError
 from deploy.lab.processes import lab_uids
@@ -175,6 +176,15 @@ def test_status_tells_what_is_cut(lab: Lab) -> None:
     assert (live["gpu4"]["slurmd"], live["gpu1"]["slurmd"]) == (False, True)
 
 
+def test_what_keeps_a_lab_from_coming_up_is_named_with_its_log(lab: Lab) -> None:
+    lab.run("scontrol", "update", "NodeName=gpu2", "State=DRAIN", "Reason=test", user="controller")
+    with pytest.raises(LabError, match=r"gpu2 drained\n(.*\n)*.*slurmd-gpu2\.log:\n.*slurmd"):
+        making.wait_until_idle(lab.state, seconds=0.5)
+    lab.stop_slurmctld()
+    with pytest.raises(LabError, match=r"slurmctld ended\n.*slurmctld\.log:\n"):
+        making.wait_until_idle(lab.state, seconds=0.5)
+
+
 # What stays behind. Everything a lab makes carries its id or its directory, so other labs do not disturb the search.
 
 
@@ -259,6 +269,41 @@ def test_down_ends_an_up_that_still_runs(directory: Path) -> None:
         assert lab_py("down", "--dir", str(directory)).returncode == 0
         assert up.wait(10) == -signal.SIGKILL
     assert traces(directory, set()) == []
+
+
+def test_an_interrupted_up_tidies_up_itself(directory: Path) -> None:
+    argv = [SYSTEM_PYTHON, LAB_PY, "up", "--dir", str(directory)]
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as up:
+        eventually((directory / "slurm.conf").exists)
+        up.terminate()
+        assert up.communicate(timeout=30)[1] == "lab.py: interrupted\n"
+        assert up.returncode == 130
+    assert traces(directory, set()) == []
+
+
+def test_down_spares_a_container_whose_user_has_the_same_number(directory: Path) -> None:
+    assert lab_py("up", "--dir", str(directory), "--nodes", "1").returncode == 0
+    uid = pwd.getpwnam(Lab(directory).users["owner"]).pw_uid
+    init = f"setpriv --reuid={uid} sleep 60; true"  # the container's first process: with it the rest ends
+    inside = ["unshare", "--pid", "--fork", "--kill-child", "sh", "-c", init]
+    with subprocess.Popen(inside) as container:
+        eventually(lambda: "sleep\x0060" in all_commands(of=uid))
+        assert lab_py("down", "--dir", str(directory)).returncode == 0
+        assert "sleep\x0060" in all_commands(of=uid)
+        container.kill()
+    eventually(lambda: "sleep\x0060" not in all_commands(of=uid))
+
+
+def all_commands(*, of: int) -> str:
+    """The command lines of a user's processes."""
+    texts = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and entry.stat().st_uid == of:
+                texts.append((entry / "cmdline").read_text())
+        except OSError:
+            continue
+    return "\n".join(texts)
 
 
 def test_down_leaves_a_strange_directory_alone(tmp_path: Path) -> None:
