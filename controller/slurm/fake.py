@@ -44,6 +44,12 @@ class FakeSlurm:
         self._user = user
         self._admin = admin
 
+    def seen_by(self, user: str, *, admin: bool = False) -> FakeSlurm:
+        """The same Slurm through the eyes of another user."""
+        other = FakeSlurm(self._clock, options=self._options, user=user, admin=admin)
+        other._store = self._store
+        return other
+
     # reading
 
     def read_cluster(self) -> ClusterView:

@@ -1,0 +1,50 @@
+"""A runner with prepared answers, and one job record to forge with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from controller.slurm.runner import Completed
+
+CONFIG = "Configuration data as of 1795970000\nClusterName = lab\nSLURM_VERSION = 22.05.8\nNEXT_JOB_ID = 10\n"
+NODE = (
+    "NodeName=gpu1 Arch=x86_64 CPUAlloc=0 CPUTot=8 AvailableFeatures=h100 ActiveFeatures=h100 Gres=gpu:h100:8 "
+    "NodeAddr=10.77.0.1 NodeHostName=gpu1 Port=6818 Version=22.05.8 OS=Linux 6.1 #1 SMP  RealMemory=4000 AllocMem=0 "
+    "State=IDLE ThreadsPerCore=1 Partitions=train  BootTime=1795960000 SlurmdStartTime=1795960001 "
+    "LastBusyTime=1795960002 CfgTRES=cpu=8 AllocTRES= \n"
+)
+
+
+def job_record(number: int = 7, *, name: str = "llama", comment: str = "", state: str = "RUNNING") -> str:
+    """One line of `scontrol -o show jobs` of 22.05."""
+    return (
+        f"JobId={number} JobName={name} UserId=ada(1000) GroupId=ada(1000) MCS_label=N/A Priority=10 Nice=0 "
+        f"Account=(null) QOS=(null) JobState={state} Reason=None Dependency=(null) Requeue=1 Restarts=0 BatchFlag=1 "
+        "Reboot=0 ExitCode=0:0 RunTime=00:00:03 TimeLimit=1-00:00:00 TimeMin=N/A SubmitTime=1795963735 "
+        "EligibleTime=1795963735 StartTime=1795963736 EndTime=1796050136 Partition=train AllocNode:Sid=x:1 "
+        "ReqNodeList=(null) ExcNodeList=(null) NodeList=gpu[1-2] BatchHost=gpu1 NumNodes=2 NumCPUs=2 NumTasks=2 "
+        "TRES=cpu=2,node=2 Features=(null) Network=(null) Command=/home/ada/train.sh WorkDir=/home/ada "
+        f"{f'Comment={comment} ' if comment else ''} StdErr=/home/ada/o StdIn=/dev/null StdOut=/home/ada/o Power= "
+        "TresPerNode=gres:gpu:8 \n"
+    )
+
+
+@dataclass
+class ScriptedRunner:
+    """Answers by the first prepared key that occurs in the command; keeps what was asked."""
+
+    answers: dict[str, Completed | OSError]
+    asked: list[list[str]] = field(default_factory=list)
+
+    def run(self, argv: Sequence[str], timeout: float) -> Completed:
+        assert timeout > 0
+        self.asked.append(list(argv))
+        answer = next(answer for key, answer in self.answers.items() if key in " ".join(argv))
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+
+def said(out: str = "", err: str = "", rc: int | None = 0, **more: bool) -> Completed:
+    return Completed(rc=rc, out=out, err=err, duration=0.01, **more)
