@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import json
 import os
@@ -11,7 +12,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,8 @@ import pytest
 from deploy.lab import making
 from deploy.lab.cluster import Lab
 from deploy.lab.errors import LabError
-from deploy.lab.processes import lab_uids
-from deploy.lab.state import fresh_directory, lab_id
+from deploy.lab.processes import is_alive, start_of
+from deploy.lab.state import Process, fresh_directory, lab_id
 
 pytestmark = pytest.mark.cluster
 
@@ -188,7 +189,7 @@ def test_what_keeps_a_lab_from_coming_up_is_named_with_its_log(lab: Lab) -> None
 # What stays behind. Everything a lab makes carries its id or its directory, so other labs do not disturb the search.
 
 
-def traces(directory: Path, uids: set[int]) -> list[str]:
+def traces(directory: Path, residents: Sequence[Process] = ()) -> list[str]:
     the_id = lab_id(directory)
     marks = (str(directory), the_id)
     found = [f"directory {directory}"] if directory.exists() else []
@@ -198,19 +199,30 @@ def traces(directory: Path, uids: set[int]) -> list[str]:
         found += [line for line in text.splitlines() if any(mark in line for mark in marks)]
     found += [user.pw_name for user in pwd.getpwall() if the_id in user.pw_name]
     found += [group.gr_name for group in grp.getgrall() if the_id in group.gr_name]
-    return found + list(process_traces(str(directory).encode(), uids))
+    found += [f"{process} lives" for process in residents if is_alive(process)]
+    return found + list(process_traces(str(directory).encode()))
 
 
-def process_traces(mark: bytes, uids: set[int]) -> Iterator[str]:
+def residents_of(directory: Path) -> list[Process]:
+    """Processes of the lab's users. Noted before `down`: afterwards the next lab may have been given their numbers."""
+    uids = {user.pw_uid for user in pwd.getpwall() if lab_id(directory) in user.pw_name}
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and entry.stat().st_uid in uids:
+                found.append(start_of(int(entry.name)))
+    return found
+
+
+def process_traces(mark: bytes) -> Iterator[str]:
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
             words = [(entry / name).read_bytes() for name in ("cmdline", "environ")]
-            owner = entry.stat().st_uid
         except OSError:
             continue
-        if owner in uids or any(mark in word for word in words):
+        if any(mark in word for word in words):
             yield f"process {entry.name} {words[0]!r}"
 
 
@@ -235,17 +247,18 @@ def test_two_labs_do_not_disturb_each_other_and_down_leaves_nothing(lab: Lab, di
     told = json.loads(up.stdout.splitlines()[-1])
     other = Lab(directory)
     assert told["env"] == other.env and told["management_host"] != lab.management_host
-    assert traces(directory, set()), "the search finds a lab that is there"
+    assert traces(directory), "the search finds a lab that is there"
 
     other.run("sbatch", "-N2", "-o", "/dev/null", stdin="#!/bin/sh\nsrun sleep 600\n")
     other.kill_node(1)
     assert connect(other, 1) == "silent" and connect(lab, 1) == "open"
     assert set(lab.node_states().values()) == {"idle"}
 
-    uids = lab_uids(other.state)
+    residents = residents_of(directory)
+    assert len(residents) >= 2, "munged and slurmctld at least"
     down = lab_py("down", "--dir", str(directory))
     assert down.returncode == 0, down.stderr
-    assert traces(directory, uids) == []
+    assert traces(directory, residents) == []
     assert set(lab.node_states().values()) == {"idle"}
 
 
@@ -256,11 +269,11 @@ def test_down_leaves_nothing_after_up_was_killed(directory: Path, seed: int) -> 
     time.sleep(moment)
     up.send_signal(signal.SIGKILL)
     up.wait()
-    uids = {user.pw_uid for user in pwd.getpwall() if lab_id(directory) in user.pw_name}
+    residents = residents_of(directory)
     if directory.exists():
         down = lab_py("down", "--dir", str(directory))
         assert down.returncode == 0, down.stderr
-    assert traces(directory, uids) == []
+    assert traces(directory, residents) == []
 
 
 def test_down_ends_an_up_that_still_runs(directory: Path) -> None:
@@ -268,7 +281,7 @@ def test_down_ends_an_up_that_still_runs(directory: Path) -> None:
         eventually((directory / "slurm.conf").exists)
         assert lab_py("down", "--dir", str(directory)).returncode == 0
         assert up.wait(10) == -signal.SIGKILL
-    assert traces(directory, set()) == []
+    assert traces(directory) == []
 
 
 def test_an_interrupted_up_tidies_up_itself(directory: Path) -> None:
@@ -278,7 +291,7 @@ def test_an_interrupted_up_tidies_up_itself(directory: Path) -> None:
         up.terminate()
         assert up.communicate(timeout=30)[1] == "lab.py: interrupted\n"
         assert up.returncode == 130
-    assert traces(directory, set()) == []
+    assert traces(directory) == []
 
 
 def test_down_spares_a_container_whose_user_has_the_same_number(directory: Path) -> None:
@@ -341,6 +354,6 @@ def test_loopback_works_and_says_what_it_cannot_show(directory: Path) -> None:
     assert "refusals" in lab.kill_node(2)
     assert lab.pids(2) == [] and job_processes(lab, 1)
     assert connect(lab, 2) == "refused" and connect(lab, 1) == "open"
-    uids = lab_uids(lab.state)
+    residents = residents_of(directory)
     assert lab_py("down", "--dir", str(directory)).returncode == 0
-    assert traces(directory, uids) == []
+    assert traces(directory, residents) == []
