@@ -23,13 +23,15 @@ FENCE_PERIOD_S = 1.0
 
 @dataclass
 class Collector:
-    """`collected` is called after each round that brought an urgent record into the spool."""
+    """`first` is called before the first round, `tidy` in every round, both on this thread; `collected` after a round
+    that brought an urgent record into the spool."""
 
     spool: Spool
     tail: EventTail
     collected: Callable[[], None]
     say: Callable[[str], None]
     first: Callable[[], None]
+    tidy: Callable[[], None]
     _incoming: deque[Draft] = field(default_factory=deque)
     _wake: threading.Event = field(default_factory=threading.Event)
     _ending: threading.Event = field(default_factory=threading.Event)
@@ -66,6 +68,7 @@ class Collector:
             self._collect()
             if urgent:
                 self.collected()
+            self.tidy()
         self._collect()
 
     def _collect(self) -> None:

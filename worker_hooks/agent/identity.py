@@ -10,7 +10,6 @@ from typing import Any
 
 from worker_hooks.protocol.identity import is_run_id, token_digest
 
-
 _REGISTERED = (
     "run_id",
     "name",

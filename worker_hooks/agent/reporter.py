@@ -54,6 +54,7 @@ class Reporter:
     say: Callable[[str], None]
     registrar: Registrar
     replays: list[Replay] = field(default_factory=list)
+    delivered: list[Replay] = field(default_factory=list)
     clock: ClockOffset = field(default_factory=ClockOffset)
     last_success: float | None = None
     _failures: int = 0
@@ -105,6 +106,7 @@ class Reporter:
     def _send_replay(self, left: Replay) -> None:
         if not left.spool.unacked:
             self.replays.remove(left)
+            self.delivered.append(left)
             return
         self._send(left.spool, replace(left.message, sent_at=time.time()))
 

@@ -58,7 +58,12 @@ def main(argv: Sequence[str]) -> int:
         placement = read_placement(os.environ, socket.gethostname(), _user(), os.getpid())
         say.node = placement.node
         wakeup = Wakeup()
-        launch = prepare(options, placement, wakeup, say)
+        try:
+            launch = prepare(options, placement, wakeup, say)
+        except attempt.AttemptError:
+            if wakeup.got_signal is not None:
+                return 128 + wakeup.got_signal
+            raise
         return Agent(launch, wakeup, say).run()
     except (UsageError, PlacementError) as error:
         say(str(error))
@@ -169,6 +174,7 @@ class Agent:
             collected=self._hurry,
             say=say,
             first=self._find_leftovers,
+            tidy=self._tidy_leftovers,
         )
         record = lambda kind, body: self._collector.add(kind, body, urgent=True)  # noqa: E731
         self._obey = Obedience(self._state, record, wakeup.wake, say)
@@ -321,6 +327,10 @@ class Agent:
                 self._spools, generation, node, launch.placement.leads, nodes
             )
 
+    def _tidy_leftovers(self) -> None:
+        while self._reporter is not None and self._reporter.delivered:
+            self._reporter.delivered.pop().spool.close()
+
     def _said_end(self, rank: RankProcess, torn_down: bool = False) -> None:
         assert rank.end is not None  # only called for ranks that ended
         data: dict[str, Any] = {"exit_code": rank.end.code, "signal": rank.end.signal}
@@ -341,7 +351,14 @@ class Agent:
     def _close_spool(self) -> bool:
         """Bounded: the process must end although a disk hangs."""
         done: list[bool] = []
-        closing = threading.Thread(target=lambda: done.append(self._spool.close()), daemon=True)
+
+        def close() -> None:
+            done.append(self._spool.close())
+            self._tidy_leftovers()
+            for left in self._reporter.replays if self._reporter is not None else ():
+                left.spool.close()
+
+        closing = threading.Thread(target=close, daemon=True)
         closing.start()
         closing.join(DISK_S)
         return bool(done and done[0])
