@@ -88,12 +88,11 @@ LANGUAGE_CODE = "en-us"
 TIME_ZONE = "UTC"
 USE_TZ = True
 STATIC_URL = "static/"
-STATIC_ROOT = RELUME_HOME / "static"
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
 }
-WHITENOISE_USE_FINDERS = True
+WHITENOISE_USE_FINDERS = True  # served from where the apps keep them: nothing to collect
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1 << 20
 
 SECURE_CONTENT_TYPE_NOSNIFF = True

@@ -1,0 +1,9 @@
+from django.urls import path
+
+from controller.api import views
+
+urlpatterns = [
+    path("register", views.register, name="register"),
+    path("jobs/<str:run_id>", views.job, name="job-json"),
+    path("health", views.health, name="health"),
+]

@@ -1,0 +1,64 @@
+"""`POST /api/v1/ingest` (docs/formats.md, section 5)."""
+
+import logging
+
+import msgspec
+from django.db import DatabaseError, DataError
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_POST
+
+from controller import clock
+from controller.api.answers import Refused, json_answer, refusal, unavailable
+from controller.api.bodies import decode_json, read_body
+from controller.ingest.auth import bearer_digest, training_job_of
+from controller.ingest.receive import Received, receive
+from controller.ingest.waking import WAKER
+from worker_hooks.protocol.messages import MessageError, decode_message, encode_answer
+
+log = logging.getLogger(__name__)
+
+
+class _Envelope(msgspec.Struct):
+    """Enough of a message to know whose it claims to be, before the rest of it is looked at."""
+
+    run_id: str = ""
+
+
+_envelope = msgspec.json.Decoder(_Envelope)
+
+
+@csrf_exempt
+@require_POST
+def ingest(request: HttpRequest) -> HttpResponse:
+    try:
+        received = _ingest(request)
+    except Refused as refused:
+        return refusal(refused)
+    except MessageError as error:
+        return json_answer({"what": error.what, "where": error.where}, 400)
+    except DataError as error:
+        return json_answer({"what": f"a value fits no column: {error}"[:500], "where": "records"}, 400)
+    except DatabaseError as error:
+        log.warning("a message was not committed: %s", error)
+        return unavailable("the database did not commit")
+    if received.wake:
+        WAKER.leave_note()
+    return json_answer(encode_answer(received.answer), 409 if received.only_superseded else 200)
+
+
+def _ingest(request: HttpRequest) -> Received:
+    digest = bearer_digest(request)
+    body = read_body(request)
+    job = training_job_of(digest, _claimed_run(body))
+    message = decode_message(decode_json(body))
+    if message.job.user != job.owner:
+        raise Refused(403, f"the agent runs as {message.job.user!r}, who did not register this run", "job.user")
+    return receive(job, message, clock.now())
+
+
+def _claimed_run(body: bytes) -> str:
+    try:
+        return _envelope.decode(body).run_id
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise MessageError("body", str(error)) from None
