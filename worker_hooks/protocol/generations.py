@@ -160,14 +160,17 @@ def missing_ranks(folder: Path, world_size: int) -> list[int]:
 
 
 def build_manifest(folder: Path, *, now: float) -> Manifest | None:
-    """The manifest that a folder's rank files amount to; None while one is missing or a file is short or broken."""
+    """The manifest that a folder's rank files amount to; None while one is missing or a file is short or broken.
+
+    None also where a rank says that its parameters are not finite: such a state is never worth going back to.
+    """
     try:
         first = read_rank_file(folder, 0)
         world_size = int(first.run["world_size"])
         ranks = [read_rank_file(folder, rank) for rank in range(world_size)]
     except (FileNotFoundError, MessageError, KeyError, TypeError, ValueError):
         return None
-    if not all(_sizes_right(folder, rank) for rank in ranks):
+    if not all(_sizes_right(folder, rank) and rank.fingerprint.get("finite", True) for rank in ranks):
         return None
     refs = tuple(
         RankRef(rank, rank_file_name(rank), _digest(folder / rank_file_name(rank))) for rank in range(world_size)

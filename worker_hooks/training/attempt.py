@@ -1,0 +1,306 @@
+"""What one rank does in one attempt: the parts of this package put together in the right order."""
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from worker_hooks.protocol import generations
+from worker_hooks.protocol.losses import read_losses
+from worker_hooks.protocol.messages import PHASES
+from worker_hooks.training import ddp, random_state, resume, retention, verify
+from worker_hooks.training.comms import Coordinator
+from worker_hooks.training.digests import value_digest
+from worker_hooks.training.errors import CheckpointError, Superseded
+from worker_hooks.training.feed import Feed
+from worker_hooks.training.pending import PendingValues, Point
+from worker_hooks.training.resume import Source
+from worker_hooks.training.sabotage import Sabotage
+from worker_hooks.training.save import Identity, Saver
+from worker_hooks.training.settings import read_settings
+from worker_hooks.training.telemetry import Telemetry
+from worker_hooks.training.tracked import Tracked
+
+_RECENT_LOSSES = 16
+
+
+@dataclass(frozen=True)
+class Options:
+    root: str | Path | None = None
+    run_id: str | None = None
+    checkpoint_every: int = 100
+    keep: int = 3
+    total_steps: int | None = None
+    exact: bool | None = None
+    elastic: bool = False
+    config: Any = None
+
+
+class Attempt:
+    def __init__(self, tracked: Tracked, options: Options) -> None:
+        self._tracked = tracked
+        self._options = options
+        self._settings = read_settings(root=options.root, run_id=options.run_id)
+        self._sabotage = Sabotage(self._settings.sabotage)
+        self._coordinator = Coordinator()
+        self.rank = self._coordinator.rank
+        self.joined = self._coordinator.joined
+        self.generation = self._settings.generation or self._mint()
+        self.completed = 0
+        self.epoch = 0
+        self._telemetry = Telemetry(self._settings, self.rank, self.generation)
+        identity = Identity(self._settings.run, self.generation, self.rank, self._coordinator.world_size)
+        config = None if options.config is None else value_digest(options.config, "sha256")
+        self._saver = Saver(identity, self._telemetry, keep=options.keep, config_digest=config)
+        self._pending = PendingValues()
+        self._recent: list[tuple[int, str]] = []
+        self._feeds: dict[str, Feed] = {}
+        self._source: Source | None = None
+        self._replay = verify.Replay({}, exact=True)
+        self._restored = False
+        self._ready = False
+        self._due = False
+        self._stopping = False
+        self._first = True
+        self._max_before = 0
+        if self.joined:
+            self._telemetry.event("rendezvous")
+
+    @property
+    def folder(self) -> Path:
+        return self._settings.run
+
+    def _mint(self) -> int:
+        """Outside an agent rank 0 takes the token for everybody."""
+        made = 0
+        if self.rank == 0:
+            world_size, node = self._coordinator.world_size, socket.gethostname()
+            minted = generations.mint(
+                self._settings.run, node=node, nodes=(node,), world_size=world_size, now=time.time()
+            )
+            made = minted.generation
+        number: int = self._coordinator.broadcast(made)
+        return number
+
+    # --- resuming -----------------------------------------------------------------------------------------------
+
+    def restore(self) -> int:
+        if self._restored:
+            raise CheckpointError("run.restore() was called twice")
+        self._restored = True
+        self._feeds = {name: Feed(loader, self._sabotage) for name, loader in self._tracked.loaders.items()}
+        self._telemetry.phase("loading")
+        if self.rank == 0:
+            retention.empty_trash(self._settings.run)
+        self._source = resume.choose(self._settings.run, self._coordinator, self._saver.set_aside)
+        if self._source is None:
+            self._start_fresh()
+        else:
+            self._load(self._source)
+        self._telemetry.record(
+            "run_facts",
+            rank=self.rank,
+            total_steps=self._options.total_steps,
+            gpus=self._coordinator.world_size if torch.cuda.is_available() else 0,
+            parameters=sum(parameter.numel() for parameter in self._tracked.parameters().values()),
+            global_batch=None,
+            max_step_before=self._max_before,
+        )
+        return self.completed
+
+    def _start_fresh(self) -> None:
+        self._ready = True
+        self._telemetry.start_step(0)
+        self._telemetry.phase("training")
+
+    def _load(self, source: Source) -> None:
+        tracked, world_size = self._tracked, self._coordinator.world_size
+        torch.set_num_threads(source.first.run["threads"])
+        resume.load(source, tracked, world_size)
+        self.completed = source.manifest.step
+        self.epoch = source.own.data["epoch"]
+        for name, feed in self._feeds.items():
+            if name in source.own.data["loaders"]:
+                feed.resume(source.own.data["loaders"][name])
+        recorded = read_losses(
+            self._settings.run, self.rank, before_generation=self.generation, after_step=self.completed
+        )
+        self._replay = verify.Replay(recorded, exact=self._exact and source.exact)
+        self._max_before = max(self._replay.until, self.completed)
+        self._saver.verified = source.folder.name
+        self._saver.last_step = self.completed
+        self._sabotage.weights(tracked.parameters().values())
+        self._sabotage.learning_rate(tracked.optimizers.values())
+        self._telemetry.start_step(self.completed)
+        self._telemetry.event("loaded", step=self.completed, folder=source.folder.name)
+        self._warm_up(source)
+        if not self._feeds:
+            self._verify(None)
+
+    def _warm_up(self, source: Source) -> None:
+        self._telemetry.phase("warming_up")
+        orders = source.first.run["layout"]["buckets"]
+        for path, replica in ddp.replicas(self._tracked.models).items():
+            if orders.get(path) is not None and ddp.rebuilds(replica):
+                ddp.warm_up(replica, orders[path])
+        self._telemetry.event("warmed_up")
+
+    def _verify(self, opened: str | None) -> None:
+        """Random state last, then everything compared; from here on nothing may touch the run but the run."""
+        source = self._source
+        assert source is not None
+        if source.exact:
+            random_state.restore(source.own.random["state"])
+        if self.rank == self._coordinator.world_size - 1:
+            self._sabotage.random()
+        digests = random_state.digests(random_state.capture())
+        world_size = self._coordinator.world_size
+        checks = [
+            *verify.state_checks(source, self._tracked, step=self.completed, world_size=world_size),
+            self._position_check(source, opened),
+            verify.random_check(source, digests),
+            verify.layout_check(source, self._tracked, world_size, elastic=self._options.elastic, exact=self._exact),
+        ]
+        self._report("before_first_step", self.completed, checks)
+        verify.demand(checks, self._coordinator, self.completed)
+        self._ready = True
+        self._telemetry.phase("training")
+
+    def _position_check(self, source: Source, opened: str | None) -> verify.Check:
+        if opened is None or opened not in source.own.data["loaders"]:
+            return verify.Check("data_position", verify.DEGRADED, source.own.data["loaders"], None)
+        return verify.position_check(source.own.data["loaders"][opened], self._feeds[opened].actual())
+
+    def _report(self, stage: str, step: int, checks: list[verify.Check]) -> None:
+        self._telemetry.record(
+            "verification",
+            rank=self.rank,
+            stage=stage,
+            step=step,
+            outcome=verify.worst(checks),
+            checks=[check.record() for check in checks],
+        )
+
+    @property
+    def _exact(self) -> bool:
+        if self._options.exact is not None:
+            return self._options.exact
+        return all(tensor.device.type == "cpu" for tensor in self._tracked.parameters().values())
+
+    # --- training -----------------------------------------------------------------------------------------------
+
+    @property
+    def over(self) -> bool:
+        total = self._options.total_steps
+        return self._stopping or (total is not None and self.completed >= total)
+
+    def enter_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+        for feed in self._feeds.values():
+            feed.set_epoch(epoch)
+
+    def feed(self, loader: Any) -> Feed | None:
+        if self._tracked and not self._restored:
+            raise CheckpointError("call run.restore() before the first batch")
+        return next((feed for feed in self._feeds.values() if feed.loader is loader), None)
+
+    def open(self, feed: Feed) -> Iterator[Any]:
+        """The feed's batches; the first one opened after a load completes the verification."""
+        iterator = feed.open()
+        if not self._ready:
+            self._verify(next(name for name, known in self._feeds.items() if known is feed))
+        return iterator
+
+    def step(self, loss: Any, metrics: dict[str, Any]) -> None:
+        if not self._ready:
+            raise CheckpointError("the first update came before run.restore(), or past run.batches(the tracked loader)")
+        if self._telemetry.control.get("superseded"):
+            raise Superseded("relume: the agent says that another attempt took over; this one ends")
+        self.completed += 1
+        step = self.completed
+        self._telemetry.step(step)
+        if self._first:
+            self._telemetry.event("first_step", step=step)
+            self._first = False
+        if step == self._max_before + 1:
+            self._telemetry.event("first_new_step", step=step)
+        self._pending.put(step, {"loss": loss, "lr": self._learning_rate(), **metrics})
+        for point in self._pending.take(before=step):
+            self._arrived(point)
+        every = self._options.checkpoint_every
+        self._due = bool(every) and step % every == 0
+
+    def boundary(self) -> None:
+        """Between an update and the next batch: commit what is complete, save what is due."""
+        self._saver.settle()
+        if self._coordinator.world_size == 1:
+            self._stopping = self._stopping or self._stop_requested
+        if self._due:
+            self._due = False
+            self._save()
+            self._stopping = any(self._coordinator.gather(self._stop_requested))
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        self._telemetry.phase(name if name in PHASES else "evaluation")
+        try:
+            yield
+        finally:
+            self._telemetry.phase("training")
+
+    @property
+    def _stop_requested(self) -> bool:
+        return bool(self._telemetry.control.get("stop"))
+
+    def _learning_rate(self) -> Any:
+        """Rank 0's first group speaks for all; a tensor is copied like a loss."""
+        if self.rank != 0 or not self._tracked.optimizers:
+            return None
+        return next(iter(self._tracked.optimizers.values())).param_groups[0].get("lr")
+
+    def _arrived(self, point: Point) -> None:
+        for name, value in point.values.items():
+            self._telemetry.metric(name, point.step, point.at, value)
+        loss = point.values.get("loss")
+        if loss is None:
+            return
+        self._telemetry.loss(point.step, loss)
+        self._recent = [*self._recent[1 - _RECENT_LOSSES :], (point.step, loss.hex())]
+        check = self._replay.check(point.step, loss)
+        if check is not None:
+            self._report("replay", point.step, [check])
+            verify.demand_replay(check, point.step, self.rank)
+
+    def _save(self) -> None:
+        self._telemetry.phase("saving")
+        positions = {name: feed.position() for name, feed in self._feeds.items()}
+        data = {**next(iter(positions.values()), {}), "epoch": self.epoch, "loaders": positions}
+        self._saver.save(self.completed, self._tracked, data, self._recent)
+        self._telemetry.phase("training")
+
+    # --- the end ------------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """A clean end: every loss read and checked, a last checkpoint, everything written."""
+        for point in self._pending.take():
+            self._arrived(point)
+        if self._tracked and self._ready and self.completed > (self._saver.last_step or 0):
+            self._save()
+        self._saver.settle(wait=True)
+        self._telemetry.event("stopped" if self._stopping else "finished", **self._ending())
+        self._telemetry.phase("finished")
+        self._telemetry.close()
+
+    def abandon(self, error: BaseException) -> None:
+        """The end after an exception: nothing is saved, what is known is written."""
+        self._telemetry.phase("failed")
+        self._telemetry.event("stopped", reason=f"{type(error).__name__}: {error}"[:2000])
+        self._telemetry.close()
+
+    def _ending(self) -> dict[str, Any]:
+        return {"reason": self._telemetry.control.get("stop")} if self._stopping else {"step": self.completed}

@@ -1,0 +1,177 @@
+"""`Run`: the training script's side of Relume. Public contract: design section 10, docs/formats.md."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from worker_hooks.training import comms
+from worker_hooks.training.attempt import Attempt, Options
+from worker_hooks.training.errors import CheckpointError, Superseded, VerificationFailed
+from worker_hooks.training.tracked import Tracked
+
+
+class Run:
+    """One attempt of a training job, in one rank.
+
+    Options: `root` and `run_id` (default: the environment, else ./relume-checkpoints), `checkpoint_every` updates
+    (0: only at the end), `keep` committed checkpoints, `total_steps` (batches end there), `exact` (replayed losses must
+    be equal to the bit; default on CPU), `elastic` (allow another number of ranks), `config` (JSON, its digest is
+    stored). Objects given by name are tracked, and `with` then restores them.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Any = None,
+        optimizer: Any = None,
+        scheduler: Any = None,
+        loader: Any = None,
+        ema: Any = None,
+        scaler: Any = None,
+        extra: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        self._tracked = Tracked()
+        self._attempt = Attempt(self._tracked, Options(**options))
+        self._in_batches = False
+        self.track(
+            model=model,
+            optimizer=optimizer,
+            scheduler=scheduler,
+            loader=loader,
+            ema=ema,
+            scaler=scaler,
+            **(extra or {}),
+        )
+
+    @classmethod
+    def launch(cls, main: "Callable[[Run], None]", **options: Any) -> None:
+        """Join the process group that the environment describes, run `main(run)`, leave it on a clean end."""
+        with comms.process_group(), cls(**options) as run:
+            main(run)
+
+    @property
+    def completed(self) -> int:
+        """Updates done since the very first attempt."""
+        return self._attempt.completed
+
+    @property
+    def generation(self) -> int:
+        return self._attempt.generation
+
+    @property
+    def folder(self) -> Path:
+        """Where this training job keeps its checkpoints and loss records."""
+        return self._attempt.folder
+
+    # --- before training ----------------------------------------------------------------------------------------
+
+    def track(
+        self,
+        *,
+        model: Any = None,
+        optimizer: Any = None,
+        scheduler: Any = None,
+        loader: Any = None,
+        ema: Any = None,
+        scaler: Any = None,
+        **extra: Any,
+    ) -> None:
+        """What the run consists of: objects, lists or dicts of them. Extras need state_dict and load_state_dict."""
+        named = {
+            "model": model,
+            "optimizer": optimizer,
+            "scheduler": scheduler,
+            "loader": loader,
+            "ema": ema,
+            "scaler": scaler,
+        }
+        for name, value in {**named, **extra}.items():
+            self._tracked.add(name, value)
+
+    def restore(self) -> int:
+        """Resume from the newest checkpoint that verifies; returns its step, 0 for a fresh run. Collective.
+
+        Call it before the first batch. Raises CheckpointError, VerificationFailed.
+        """
+        return self._attempt.restore()
+
+    # --- training -----------------------------------------------------------------------------------------------
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """Epoch numbers from the restored one on; tells samplers. Ends early on a stop request or at total_steps."""
+        attempt = self._attempt
+        for epoch in range(attempt.epoch, count):
+            if attempt.over:
+                return
+            attempt.enter_epoch(epoch)
+            yield epoch
+
+    def batches(self, loader: Any) -> Iterator[Any]:
+        """The rest of this epoch's batches. A loader that is not tracked is passed through."""
+        feed = self._attempt.feed(loader)
+        if feed is None:
+            yield from loader
+            return
+        if self._attempt.over:
+            return
+        iterator = self._attempt.open(feed)
+        self._in_batches = True
+        try:
+            for batch in iterator:
+                feed.delivered()
+                yield batch
+                self._attempt.boundary()
+                if self._attempt.over:
+                    return
+        finally:
+            self._in_batches = False
+
+    def step(self, loss: torch.Tensor | float | None = None, **metrics: Any) -> None:
+        """An optimizer update is complete. Never waits for a device, adds no collective.
+
+        A checkpoint that is due is taken when the loop asks for the next batch, so what follows `step` in the loop's
+        body still belongs to this update. Outside `batches` it is taken at once.
+        """
+        self._attempt.step(loss, metrics)
+        if not self._in_batches:
+            self._attempt.boundary()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """A stretch without updates, such as `evaluation`, that the agent should know about."""
+        with self._attempt.phase(name):
+            yield
+
+    # --- with -----------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> "Run":
+        if self._tracked:
+            self.restore()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        """A clean end saves once more; an exception never saves, because the other ranks may be elsewhere."""
+        if error is None:
+            try:
+                self._attempt.finish()
+                return
+            except BaseException as late:
+                self._abandon(late)
+                raise
+        self._abandon(error)
+
+    def _abandon(self, error: BaseException) -> None:
+        self._attempt.abandon(error)
+        if isinstance(error, Superseded | VerificationFailed):
+            print(error, file=sys.stderr, flush=True)
+            if self._attempt.joined:
+                comms.end_process(error)
+
+
+__all__ = ["CheckpointError", "Run", "Superseded", "VerificationFailed"]
