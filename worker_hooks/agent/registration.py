@@ -24,7 +24,7 @@ def register(identity: Identity, url: str, api_token: str, limit_s: float) -> st
         answer = post_json(url, REGISTER, api_token, body, limit_s)
     except TransportError as error:
         return f"{url} does not answer: {error}"
-    if answer.status == 200:
+    if answer.status == 200 and isinstance(answer.data, dict):
         return None
     return f"{url} answered {answer.status}: {json.dumps(answer.data)[:200]}"
 

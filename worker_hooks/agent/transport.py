@@ -44,7 +44,12 @@ def post_json(url: str, path: str, token: str, body: bytes, limit_s: float) -> H
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", "Connection": "close"}
         connection.request("POST", prefix + path, body, headers)
         response = connection.getresponse()
+        promised = response.length
         content = response.read(MAX_ANSWER_BYTES + 1)
+        if promised is not None and len(content) < min(promised, MAX_ANSWER_BYTES):
+            raise TransportError("the answer was cut off")
+        if not cut.is_alive():
+            raise TransportError(f"no whole answer within {limit_s:g} s")
         return HttpAnswer(response.status, _decode(content), _seconds(response.getheader("Retry-After")))
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise TransportError(str(error) or type(error).__name__) from error
