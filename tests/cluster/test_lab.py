@@ -95,7 +95,10 @@ def test_nodes_know_each_other_by_name_and_share_no_memory_files(lab: Lab) -> No
 
 def test_a_killed_node_is_silent_and_empty(lab: Lab, job: str) -> None:
     assert connect(lab, 2) == "open"
+    before = [start_of(pid) for pid in lab.pids(2)]
+    assert len(before) >= 4, "slurmd, a step daemon and two tasks"
     lab.kill_node(2)
+    assert not any(is_alive(process) for process in before)
     assert lab.pids(2) == []
     assert connect(lab, 2) == "silent"
     assert connect(lab, 2, on=3) == "silent"
@@ -274,6 +277,19 @@ def test_down_leaves_nothing_after_up_was_killed(directory: Path, seed: int) -> 
         down = lab_py("down", "--dir", str(directory))
         assert down.returncode == 0, down.stderr
     assert traces(directory, residents) == []
+
+
+def test_down_finds_daemons_that_were_never_written_down(directory: Path) -> None:
+    """As after a crash between a daemon's start and the note of it."""
+    assert lab_py("up", "--dir", str(directory), "--nodes", "2").returncode == 0
+    state = Lab(directory).state
+    daemons = [*state.daemons.values(), *(node.slurmd for node in state.nodes if node.slurmd)]
+    state.daemons.clear()
+    for node in state.nodes:
+        node.slurmd = None
+    state.save()
+    assert lab_py("down", "--dir", str(directory)).returncode == 0
+    assert traces(directory, daemons) == []
 
 
 def test_down_ends_an_up_that_still_runs(directory: Path) -> None:
