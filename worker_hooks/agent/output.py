@@ -27,8 +27,8 @@ class Tail:
             del self._data[: len(self._data) - self._limit]
 
     def text(self) -> str:
-        """Whole lines where possible, as UTF-8, bytes that are none replaced."""
-        text = bytes(self._data).decode("utf-8", "replace")
+        """Whole lines where possible, as UTF-8, bytes that are none (and NUL, which databases refuse) replaced."""
+        text = bytes(self._data).decode("utf-8", "replace").replace("\0", "\ufffd")
         if len(self._data) == self._limit and "\n" in text:
             text = text.split("\n", 1)[1]
         return text

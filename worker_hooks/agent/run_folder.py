@@ -89,6 +89,8 @@ class EventTail:
         """A line that breaks the schema is counted and left in its file: the controller would refuse it for ever."""
         try:
             data = json.loads(line, parse_constant=str)
+            if b"\\u" in line:
+                data = storable(data)
             record = decode_record(Reader.of({**Reader.of(data, "record").data, "seq": 1}, "record"))
         except (ValueError, RecursionError) as error:
             where = error if isinstance(error, MessageError) else "not JSON"
@@ -96,6 +98,17 @@ class EventTail:
             self.complaint = f"{name}: a record was set aside: {where}"
             return None
         return Draft(record.kind, record.at, record.body)
+
+
+def storable(value: Any) -> Any:
+    """JSON can carry NUL and half surrogates; databases refuse them, for ever. They are replaced here."""
+    if isinstance(value, str):
+        return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, list):
+        return [storable(item) for item in value]
+    if isinstance(value, dict):
+        return {storable(key): storable(item) for key, item in value.items()}
+    return value
 
 
 def coalesce(drafts: Iterable[Draft]) -> list[Draft]:

@@ -125,7 +125,14 @@ def decode_number(value: object, where: str) -> float:
         raise MessageError(where, f"expected a number, got {type(value).__name__}")
     if isinstance(value, str) and value not in ("NaN", "Infinity", "-Infinity"):
         raise MessageError(where, f"expected a number or NaN, Infinity, -Infinity, got {value[:40]!r}")
-    return float(value)
+    return _to_float(value, where)
+
+
+def _to_float(value: int | float | str, where: str) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise MessageError(where, "too large for a number") from None
 
 
 # --- encoding ---------------------------------------------------------------------------------------------------
@@ -229,7 +236,7 @@ class Reader:
         return bool(self.get(key, bool))
 
     def number(self, key: str) -> float:
-        value = float(self.get(key, int, float))
+        value = _to_float(self.get(key, int, float), self.path(key))
         if not math.isfinite(value):
             raise MessageError(self.path(key), "not finite")
         return value

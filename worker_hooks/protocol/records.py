@@ -4,6 +4,7 @@ A record's body stays a plain dict (it is stored as JSON); this file says which 
 A kind that this version does not know is kept as it is, so that a newer agent loses nothing at an older controller.
 """
 
+import math
 from typing import Any
 
 from worker_hooks.protocol.messages import PROBE_OUTCOMES, MessageError, Reader, Record, decode_number
@@ -51,7 +52,9 @@ def _metrics(source: Reader) -> None:
             raise MessageError(source.path(f"steps[{i}]"), "expected a step number")
     for name, numbers in (("times", times), ("values", values)):
         for i, value in enumerate(numbers):
-            decode_number(value, source.path(f"{name}[{i}]"))
+            number = decode_number(value, source.path(f"{name}[{i}]"))
+            if name == "times" and not math.isfinite(number):
+                raise MessageError(source.path(f"times[{i}]"), "not finite")
 
 
 def _event(source: Reader) -> None:
