@@ -6,7 +6,7 @@ text record is in doubt (see `parse`). Nothing is retried here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -50,14 +50,14 @@ class CliSlurm:
     def read_cluster(self) -> ClusterView:
         config = self._config()
         nodes_at = self.clock()
-        nodes = parse.parse_nodes(self._read(*_SHOW, "nodes", limit=self.limits.batch))
+        nodes_text = self._read(*_SHOW, "nodes", limit=self.limits.batch)
         jobs_at = self.clock()
         version = versions.parse(config["SLURM_VERSION"])
         jobs = self._jobs(version)
         return ClusterView(
             cluster=config["ClusterName"],
             version=version,
-            nodes=nodes,
+            nodes=parse.parse_nodes(nodes_text, default_port=_slurmd_port(config)),
             jobs={job.job_id: job for job in jobs},
             nodes_at=nodes_at,
             jobs_at=jobs_at,
@@ -92,7 +92,8 @@ class CliSlurm:
         done = self._run(self.reader, (*_SHOW, "node", checked.node(name)), self.limits.read, write=False)
         if done.rc != 0 and _says_unknown(done, f"node {name} not found"):
             return None
-        return parse.parse_nodes(self._checked_output(done, f"scontrol show node {name}", write=False))[name]
+        text = self._checked_output(done, f"scontrol show node {name}", write=False)
+        return parse.parse_nodes(text, default_port=_slurmd_port(self._config()))[name]
 
     def ping(self) -> bool:
         done = self._run(self.reader, ("scontrol", "ping"), self.limits.read, write=False)
@@ -206,6 +207,10 @@ class CliSlurm:
         if done.rc is not None and done.rc < 0:
             raise SlurmUnavailable(f"{call}: killed by signal {-done.rc}", outcome_unknown=write, text=done.err)
         raise error_from(f"{done.err}\n{done.out}".strip(), call=call, write=write)
+
+
+def _slurmd_port(config: Mapping[str, str]) -> int:
+    return number(config.get("SlurmdPort"))
 
 
 def _says_unknown(done: Completed, *texts: str) -> bool:

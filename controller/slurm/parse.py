@@ -92,12 +92,15 @@ def parse_jobs(text: str, zone: tzinfo | None = None) -> JobsRead:
     return JobsRead(tuple(jobs), frozenset(doubtful))
 
 
-def parse_nodes(text: str, zone: tzinfo | None = None) -> dict[str, NodeView]:
-    """By name, in Slurm's order. SlurmUnreadable when `text` is not node records."""
+def parse_nodes(text: str, zone: tzinfo | None = None, *, default_port: int = 0) -> dict[str, NodeView]:
+    """By name, in Slurm's order. SlurmUnreadable when `text` is not node records.
+
+    Slurm leaves a slurmd's port out where it is the configured SlurmdPort: `default_port`.
+    """
     views: dict[str, NodeView] = {}
     for record in _records(text, _NODE_START, "No nodes in the system"):
         try:
-            view = _node_view(_node_fields(record), zone)
+            view = _node_view(_node_fields(record), zone, default_port)
         except (ValueError, KeyError) as wrong:
             raise SlurmUnreadable(f"node record: {wrong}", text=record[:2000]) from wrong
         views[view.name] = view
@@ -266,7 +269,7 @@ def _node_tail(text: str) -> dict[str, str]:
     return fields
 
 
-def _node_view(known: dict[str, str], zone: tzinfo | None) -> NodeView:
+def _node_view(known: dict[str, str], zone: tzinfo | None, default_port: int) -> NodeView:
     take, get = known.pop, partial(_taken, known)
     return NodeView(
         name=take("NodeName"),
@@ -276,7 +279,7 @@ def _node_view(known: dict[str, str], zone: tzinfo | None) -> NodeView:
         reason_at=moment(get("reason_at"), zone),
         address=present(get("NodeAddr")),
         hostname=present(get("NodeHostName")),
-        port=number(get("Port")),
+        port=number(get("Port"), default_port),
         boot_time=moment(get("BootTime"), zone),
         slurmd_start_time=moment(get("SlurmdStartTime"), zone),
         last_busy_time=moment(get("LastBusyTime"), zone),

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 
 from controller.slurm.runner import Completed
 
-CONFIG = "Configuration data as of 1795970000\nClusterName = lab\nSLURM_VERSION = 22.05.8\nNEXT_JOB_ID = 10\n"
+CONFIG = (
+    "Configuration data as of 1795970000\nBOOT_TIME = 1795950000\nClusterName = lab\nNEXT_JOB_ID = 10\n"
+    "PrivateData = none\nSLURM_VERSION = 22.05.8\nSlurmdPort = 6818\n"
+)
 NODE = (
     "NodeName=gpu1 Arch=x86_64 CPUAlloc=0 CPUTot=8 AvailableFeatures=h100 ActiveFeatures=h100 Gres=gpu:h100:8 "
     "NodeAddr=10.77.0.1 NodeHostName=gpu1 Port=6818 Version=22.05.8 OS=Linux 6.1 #1 SMP  RealMemory=4000 AllocMem=0 "
