@@ -1,0 +1,131 @@
+"""The demonstration's training job: its batch script, its submission through `relume sbatch`, what it left behind."""
+
+import hashlib
+import json
+import pwd
+import shutil
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deploy.demo.site_folder import Site
+from deploy.lab.cluster import Lab
+from worker_hooks.protocol.losses import read_losses
+
+NODES, RANKS_PER_NODE = 2, 2
+WORLD = NODES * RANKS_PER_NODE
+EPOCHS, STEPS_PER_EPOCH = 3, 40
+BATCH = 8
+STEPS = EPOCHS * STEPS_PER_EPOCH
+CHECKPOINT_EVERY = 10
+
+SCRIPT = """#!/bin/bash
+#SBATCH --job-name={name}
+#SBATCH --nodes={nodes} --ntasks-per-node=1 --gres=gpu:{ranks}
+#SBATCH --output={folder}/slurm-%j.log
+#RELUME name={name}
+#RELUME checkpoint-root={folder}/checkpoints
+export PATH={site}/bin:$PATH PYTHONPATH={code} PYTHONUNBUFFERED=1
+{sabotage}srun --kill-on-bad-exit=1 relume run --ranks {ranks} --interface {interface} -- \\
+    {python} {code}/examples/gpt.py --epochs {epochs} --samples {samples} --batch {batch} \\
+    --checkpoint-every {every} --report {folder}/report.json
+"""
+
+
+@dataclass(frozen=True)
+class Job:
+    run_id: str
+    slurm_job_id: str
+    folder: Path
+
+    @property
+    def run_folder(self) -> Path:
+        return self.folder / "checkpoints" / self.run_id
+
+    def log(self) -> str:
+        path = self.folder / f"slurm-{self.slurm_job_id}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+
+def submit(lab: Lab, site: Site, name: str, sabotage: str = "") -> Job:
+    """`relume sbatch` as the lab's job owner. `sabotage` takes effect in restarted attempts only."""
+    owner = lab.users["owner"]
+    folder = Path(pwd.getpwnam(owner).pw_dir) / name
+    folder.mkdir()
+    spoil = f'[ "${{SLURM_RESTART_COUNT:-0}}" = 0 ] || export RELUME_SABOTAGE={sabotage}\n' if sabotage else ""
+    script = folder / f"{name}.sbatch"
+    script.write_text(
+        SCRIPT.format(
+            name=name, nodes=NODES, ranks=RANKS_PER_NODE, folder=folder, site=site.folder, code=site.code,
+            python=site.python, epochs=EPOCHS, samples=STEPS_PER_EPOCH * WORLD * BATCH, batch=BATCH,
+            every=CHECKPOINT_EVERY, sabotage=spoil, interface="eth1" if lab.state.mode == "netns" else "lo",
+        )
+    )  # fmt: skip
+    for path in (folder, script):
+        shutil.chown(path, owner, owner)
+    _put_relume_on_the_path(site)
+    path = f"{site.folder}/bin:/usr/local/bin:/usr/bin:/bin"
+    done = lab.run("relume", "sbatch", str(script), user="owner", cwd=folder, env={**site.environment, "PATH": path})
+    return Job(_run_id(folder), done.stdout.split()[-1], folder)
+
+
+def _put_relume_on_the_path(site: Site) -> None:
+    """The `relume` command of this site: the environment's own script would point at the checkout."""
+    command = site.folder / "bin" / "relume"
+    if not command.exists():
+        command.parent.mkdir(mode=0o755)
+        command.write_text(f'#!/bin/sh\nexec {site.python} -m worker_hooks.cli.main "$@"\n')
+        command.chmod(0o755)
+
+
+def _run_id(folder: Path) -> str:
+    """The wrapper's identity file names the run of the newest submission from this folder."""
+    identities = sorted((folder.parent / ".local/state/relume/identities").glob("tj-*.json"), key=_changed)
+    return str(json.loads(identities[-1].read_text())["run_id"])
+
+
+def _changed(path: Path) -> float:
+    return path.stat().st_mtime
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a finished run left: the kept loss of every rank at every step, and the digest of the final parameters."""
+
+    losses: dict[str, dict[int, str]]
+    parameters_digest: str
+    file: Path
+    digest: str
+
+    @property
+    def steps(self) -> int:
+        return min((len(curve) for curve in self.losses.values()), default=0)
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "losses": str(self.file),
+            "losses_digest": self.digest,
+            "parameters_digest": self.parameters_digest,
+            "steps": self.steps,
+        }
+
+
+def outcome(job: Job, keep: Path) -> Outcome:
+    """Reads a finished job's folder; the loss file is copied to `keep`, which outlives the lab. Raises OSError."""
+    losses = {str(rank): read_losses(job.run_folder, rank) for rank in range(WORLD)}
+    text = json.dumps(losses, sort_keys=True)
+    keep.mkdir(parents=True, exist_ok=True)
+    file = keep / f"{job.folder.name}-losses.json"
+    file.write_text(text + "\n")
+    file.chmod(stat.S_IRUSR | stat.S_IWUSR | stat.S_IRGRP | stat.S_IROTH)
+    report = json.loads((job.folder / "report.json").read_text())
+    digest = "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    return Outcome(losses, str(report["parameters_digest"]), file, digest)
+
+
+def host_of_rank_zero(lab: Lab, slurm_job_id: str) -> str:
+    """The node that runs the batch script: losing it is another story than losing a worker."""
+    done = lab.run("scontrol", "show", "job", slurm_job_id, "-o", user="controller")
+    fields = dict(word.split("=", 1) for word in done.stdout.split() if "=" in word)
+    return fields["BatchHost"]
