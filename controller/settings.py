@@ -114,3 +114,14 @@ CELERY_TASK_SOFT_TIME_LIMIT = 90
 CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 600, "socket_timeout": 10, "socket_connect_timeout": 5}
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_TIMEZONE = "UTC"
+# In the settings, kept in memory: no shelve file that a crash could spoil. Two beats are harmless.
+CELERY_BEAT_SCHEDULER = "celery.beat:Scheduler"
+CELERY_BEAT_MAX_LOOP_INTERVAL = 1
+CELERY_BEAT_SCHEDULE = {
+    "sweep": {"task": "controller.sweep", "schedule": 1.0, "options": {"expires": 2.0}},
+    "run-actions": {"task": "controller.run_actions", "schedule": 1.0, "options": {"expires": 2.0}},
+}
+CELERY_TASK_ROUTES = {
+    "controller.sweep": {"queue": "decide"},
+    "controller.run_actions": {"queue": "actions"},
+}

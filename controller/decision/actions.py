@@ -13,7 +13,9 @@ from controller.decision.machine import Machine
 HOLD_NODE = "hold_node"
 REQUEUE = "requeue_excluding"
 NOTIFY = "notify"
-KINDS = (HOLD_NODE, REQUEUE, NOTIFY)
+# Only by a person's word, never planned by propose().
+RELEASE_NODE = "release_node"
+KINDS = (HOLD_NODE, REQUEUE, NOTIFY, RELEASE_NODE)
 
 ACTION = Machine(
     name="action",

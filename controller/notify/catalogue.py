@@ -1,0 +1,31 @@
+"""What people are told, in words: one message for each occasion. No channel is known here."""
+
+from dataclasses import dataclass
+
+from controller.models import Incident
+
+
+@dataclass(frozen=True)
+class Message:
+    """`proof` are the lines that the verdict rests on, numbered as on the incident's page; `done` what was tried."""
+
+    subject: str
+    text: str
+    run_id: str
+    proof: tuple[str, ...]
+    done: tuple[str, ...]
+
+
+def incident_message(incident: Incident) -> Message:
+    job = incident.training_job
+    proof = tuple(f"[{e.number}] {e.raw}" for e in incident.evidence.filter(stance="accuses"))
+    others = incident.actions.exclude(kind="notify")
+    done = tuple(f"{a.kind} {a.target}: {a.state}. {a.outcome}".strip() for a in others)
+    ask = f" {incident.ask}" if incident.ask else ""
+    return Message(
+        subject=f"{job.name or job.run_id}: {incident.summary}",
+        text=f"{incident.reason}.{ask}",
+        run_id=job.run_id,
+        proof=proof,
+        done=done,
+    )

@@ -1,0 +1,28 @@
+"""The policy file (docs/formats.md section 7): TOML in, the decision core's Policy out."""
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+from controller.decision.policy import MODES, Policy, PolicyError, policy_from
+
+
+def load(path: str, mode: str = "") -> Policy:
+    """`path` empty: the defaults. `mode` wins over the file's. Raises PolicyError that names file and key."""
+    policy = _read(Path(path)) if path else Policy()
+    if not mode:
+        return policy
+    if mode not in MODES:
+        raise PolicyError(f"mode: {mode!r} is none of {', '.join(MODES)}")
+    return replace(policy, mode=mode)
+
+
+def _read(path: Path) -> Policy:
+    try:
+        return policy_from(tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise PolicyError(f"{path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PolicyError(f"{path}: not TOML: {error}") from error
+    except PolicyError as error:
+        raise PolicyError(f"{path}: {error}") from error

@@ -1,0 +1,228 @@
+"""The clock of a recovery: dated stamps, each with the row it comes from; phases that join them; what was lost.
+
+A stamp whose row is missing is absent, never interpolated. Phases are the differences of stamps that follow each other
+in time, named after the stamp that ends them, so they always sum to the time from the fault to the first new step.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Q
+
+from controller.clock import aware
+from controller.decision import actions
+from controller.decision.incident import INCIDENT
+from controller.models import Action, Attempt, Checkpoint, Cluster, MetricChunk, Recovery, StateChange
+
+# In the order in which they happen when nothing is odd: equal times keep it.
+ORDER = (
+    "last_good",
+    "fault",
+    "detected",
+    "diagnosed",
+    "held",
+    "torn_down",
+    "requeued",
+    "released",
+    "allocated",
+    "launched",
+    "rendezvous",
+    "loaded",
+    "warmed_up",
+    "first_step",
+    "first_new_step",
+    "verified",
+)
+ATTEMPT_STAMPS = {
+    "launched": "launched_at",
+    "rendezvous": "rendezvous_at",
+    "loaded": "loaded_at",
+    "warmed_up": "warmed_up_at",
+    "first_step": "first_step_at",
+    "first_new_step": "first_new_step_at",
+}
+REQUEUE_STAMPS = {
+    "torn_down": "settled_at",
+    "requeued": "requeued_at",
+    "released": "released_at",
+    "allocated": "running_at",
+}
+REFRESH_AFTER_END_S = 120.0
+
+Stamps = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """`name` is the stamp that ends it; `source` is that stamp's row."""
+
+    name: str
+    seconds: float
+    start: float
+    end: float
+    source: str
+
+
+def phases(stamps: Mapping[str, Mapping[str, Any]]) -> list[Phase]:
+    """From the fault to the first new step, or to the last stamp there is; [] without a fault."""
+    if "fault" not in stamps:
+        return []
+    fault = stamps["fault"]["at"]
+    end = stamps["first_new_step"]["at"] if "first_new_step" in stamps else float("inf")
+    inside = [(s["at"], ORDER.index(n), n, s["source"]) for n, s in stamps.items() if n in ORDER]
+    inside = sorted(item for item in inside if fault < item[0] <= end)
+    starts = [fault, *(at for at, *_ in inside)]
+    return [Phase(n, at - start, start, at, source) for start, (at, _, n, source) in zip(starts, inside, strict=False)]
+
+
+def rto_s(stamps: Mapping[str, Mapping[str, Any]]) -> float | None:
+    """From the fault to the first new step; None while either is unknown."""
+    if "fault" not in stamps or "first_new_step" not in stamps:
+        return None
+    return float(stamps["first_new_step"]["at"] - stamps["fault"]["at"])
+
+
+def refresh(cluster: Cluster, now: float) -> None:
+    """Brings the recoveries of live and just ended incidents up to date. Writes only what changed."""
+    lately = Q(incident__state__in=INCIDENT.live) | Q(incident__ended_at__gt=aware(now - REFRESH_AFTER_END_S))
+    rows = Recovery.objects.filter(lately, incident__cluster=cluster).exclude(incident__state="observed_only")
+    for recovery in rows.select_related("incident", "from_attempt", "to_attempt", "training_job"):
+        _refresh(recovery)
+
+
+def _refresh(recovery: Recovery) -> None:
+    before = _content(recovery)
+    recovery.to_attempt = recovery.to_attempt or _next_attempt(recovery)
+    recovery.stamps = stamps_of(recovery)
+    _lost(recovery)
+    _verification(recovery)
+    if _content(recovery) != before:
+        recovery.save()
+
+
+def _content(recovery: Recovery) -> tuple[Any, ...]:
+    return (
+        recovery.to_attempt_id,
+        recovery.stamps,
+        recovery.rpo_steps,
+        recovery.rpo_s,
+        recovery.rpo_gpu_hours,
+        recovery.verification,
+        recovery.checks,
+    )
+
+
+def _next_attempt(recovery: Recovery) -> Attempt | None:
+    if recovery.from_attempt is None:
+        return None
+    later = Attempt.objects.filter(
+        training_job=recovery.training_job_id, generation__gt=recovery.from_attempt.generation
+    )
+    return later.order_by("generation").first()
+
+
+# --- stamps -----------------------------------------------------------------------------------------------------
+
+
+def stamps_of(recovery: Recovery) -> Stamps:
+    incident, attempt = recovery.incident, recovery.to_attempt
+    stamps: Stamps = {}
+    for name in ("last_good", "fault", "detected"):
+        _stamp(stamps, name, getattr(incident, f"{name}_at"), f"incident:{incident.pk}:{name}_at")
+    changes = StateChange.objects.filter(table=INCIDENT.name, row=incident.pk)
+    for change in changes.filter(event__in=("diagnose", "verified")).order_by("pk"):
+        name = "diagnosed" if change.event == "diagnose" else "verified"
+        _stamp(stamps, name, change.at, f"statechange:{change.pk}:at")
+    for action in Action.objects.filter(incident=incident).order_by("pk"):
+        _action_stamps(stamps, action)
+    if attempt is not None:
+        for name, column in ATTEMPT_STAMPS.items():
+            _stamp(stamps, name, getattr(attempt, column), f"attempt:{attempt.pk}:{column}")
+    return stamps
+
+
+def _stamp(stamps: Stamps, name: str, at: datetime | float | None, source: str) -> None:
+    if at is not None:
+        seconds = at.timestamp() if isinstance(at, datetime) else float(at)
+        stamps[name] = {"at": seconds, "source": source}
+
+
+def _action_stamps(stamps: Stamps, action: Action) -> None:
+    if action.kind == actions.HOLD_NODE:
+        at = action.progress.get("drained_at")
+        if at is not None and at >= stamps.get("held", {"at": 0.0})["at"]:
+            _stamp(stamps, "held", at, f"action:{action.pk}:progress.drained_at")
+    if action.kind == actions.REQUEUE:
+        for name, key in REQUEUE_STAMPS.items():
+            _stamp(stamps, name, action.progress.get(key), f"action:{action.pk}:progress.{key}")
+
+
+# --- what was lost ------------------------------------------------------------------------------------------------
+
+
+def _lost(recovery: Recovery) -> None:
+    """Steps that were made and have to be made again, and how long they had taken."""
+    before, after = recovery.from_attempt, recovery.to_attempt
+    if before is None or after is None or before.step is None or after.start_step is None:
+        return
+    recovery.rpo_steps = max(0, before.step - after.start_step)
+    recovery.rpo_s = 0.0 if recovery.rpo_steps == 0 else _seconds_since_step(before, after)
+    gpus = recovery.training_job.gpus
+    if recovery.rpo_s is not None and gpus is not None:
+        recovery.rpo_gpu_hours = recovery.rpo_s * gpus / 3600.0
+
+
+def _seconds_since_step(before: Attempt, after: Attempt) -> float | None:
+    """From when `after.start_step` was first made to the last step of `before`; None when no row tells."""
+    if before.step_at is None or after.start_step is None:
+        return None
+    since = _made_at(before, after.start_step)
+    return max(0.0, before.step_at.timestamp() - since) if since is not None else None
+
+
+def _made_at(attempt: Attempt, step: int) -> float | None:
+    chunks = MetricChunk.objects.filter(attempt=attempt, name="loss", first_step__lte=step, last_step__gte=step)
+    for chunk in chunks.order_by("rank")[:1]:
+        at = dict(zip(chunk.steps, chunk.times, strict=True)).get(step)
+        if at is not None:
+            return float(at)
+    saved = Checkpoint.objects.filter(
+        training_job=attempt.training_job_id, step=step, generation=attempt.generation, state="committed"
+    ).first()
+    if saved is not None:
+        return saved.committed_at.timestamp() - (saved.durable_s or 0.0)
+    started = attempt.first_step_at
+    return started.timestamp() if started is not None and step == (attempt.start_step or 0) else None
+
+
+# --- verification -------------------------------------------------------------------------------------------------
+
+
+def _verification(recovery: Recovery) -> None:
+    """One line for each check, over all ranks; the whole is as good as its worst line, and empty until checked."""
+    attempt = recovery.to_attempt
+    if attempt is None or not attempt.checks:
+        return
+    recovery.checks = _lines(attempt.checks)
+    found = {line["outcome"] for line in recovery.checks}
+    if "FAIL" in found:
+        recovery.verification = "FAIL"
+    elif recovery.incident.state == "resolved":
+        recovery.verification = "DEGRADED" if "DEGRADED" in found else "PASS"
+
+
+def _lines(checks: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """[{"name", "stage", "outcome", "ranks", "agree", "expected", "actual"}]; expected and actual of the worst rank."""
+    lines: dict[tuple[str, str], dict[str, Any]] = {}
+    worse = ("PASS", "DEGRADED", "FAIL")
+    for rank in sorted(checks, key=lambda text: (len(text), text)):
+        for stage, result in checks[rank].items():
+            for check in result["checks"]:
+                line = lines.setdefault((stage, check["name"]), {"outcome": "", "ranks": 0, "agree": 0})
+                line["ranks"] += 1
+                line["agree"] += check["outcome"] == "PASS"
+                if not line["outcome"] or worse.index(check["outcome"]) > worse.index(line["outcome"]):
+                    line.update({key: check.get(key) for key in ("outcome", "expected", "actual")})
+    return [{"name": name, "stage": stage, **line} for (stage, name), line in lines.items()]

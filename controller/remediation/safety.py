@@ -1,0 +1,54 @@
+"""What is asked again right before an action begins: old decisions are not acted upon."""
+
+from controller.decision import actions, findings
+from controller.decision.training_job import TRAINING_JOB
+from controller.models import Action, AgentReport, Cluster, Incident
+from controller.remediation.results import Refuse, Result, Wait
+
+# Causes that rest on the silence of an agent: its voice takes them back.
+SILENCE = frozenset({findings.NODE_LOST, findings.MANY_NODES})
+PAUSE_LOOK_S = 5.0
+
+
+def objection(action: Action, default_mode: str) -> Result | None:
+    """Why an action that has written nothing yet must not begin (Refuse) or not now (Wait). Telling people has no
+    objection but its expiry, which the executor checks."""
+    if action.kind == actions.NOTIFY:
+        return None
+    incident = Incident.objects.select_related("cluster", "training_job").get(pk=action.incident_id)
+    if action.kind == actions.RELEASE_NODE:
+        return _switched_off(incident.cluster, default_mode)
+    if incident.state != "acting":
+        return Refuse(f"superseded: the incident is {incident.state}")
+    if incident.training_job.state in TRAINING_JOB.final:
+        return Refuse(f"the training job is {incident.training_job.state}")
+    return _switched_off(incident.cluster, default_mode) or _facts_moved(incident)
+
+
+def _switched_off(cluster: Cluster, default_mode: str) -> Result | None:
+    if cluster.paused_reason:
+        return Wait(PAUSE_LOOK_S, f"paused: {cluster.paused_reason}")
+    if (cluster.mode or default_mode) == "observe":
+        return Wait(PAUSE_LOOK_S, f"observe mode {cluster.mode_reason}".strip())
+    return None
+
+
+def _facts_moved(incident: Incident) -> Result | None:
+    """The agents that were taken for dead speak again: a living attempt is not requeued."""
+    if incident.cause not in SILENCE or incident.attempt_id is None:
+        return None
+    heard = AgentReport.objects.filter(
+        attempt=incident.attempt_id, node__in=incident.suspects, received_at__gt=incident.detected_at
+    )
+    names = sorted(report.node for report in heard)
+    return Refuse(f"the agent on {', '.join(names)} speaks again") if names else None
+
+
+def may_run_after(action: Action, earlier: list[Action]) -> bool | str:
+    """True: its turn. False: not yet. A text: never, because one before it was not done."""
+    if any(other.state in ("proposed", "ready", "claimed") for other in earlier):
+        return False
+    if action.kind in (actions.NOTIFY, actions.RELEASE_NODE):
+        return True
+    failed = [other for other in earlier if other.state != "done" and not other.optional]
+    return f"{failed[0].kind} {failed[0].target} was {failed[0].state}" if failed else True

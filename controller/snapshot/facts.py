@@ -1,0 +1,212 @@
+"""Facts for every live training job, from rows only, with a fixed number of queries."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db.models import Q
+
+from controller.clock import aware
+from controller.decision.facts import (
+    AgentFact,
+    AttemptFact,
+    ClusterFacts,
+    NodeFact,
+    ProbeFact,
+    RankExit,
+    SubjectFacts,
+)
+from controller.decision.incident import INCIDENT
+from controller.decision.node_hold import NODE_HOLD
+from controller.decision.policy import Policy
+from controller.decision.training_job import TRAINING_JOB
+from controller.models import AgentReport, Attempt, Cluster, Incident, Node, NodeCheck, NodeHold, TrainingJob
+from controller.snapshot import past
+from controller.snapshot.cluster_facts import cluster_facts
+from controller.snapshot.job_view import slurm_fact
+from controller.snapshot.past import PastIncident
+
+PROBES_KEPT_S = 15.0
+WITNESS_HEARD_S = 2.0
+CONTROL_CANDIDATES = 50
+PASSED = ("PASS", "DEGRADED")
+EXIT_KEYS = ("rank", "node", "exit_code", "signal", "at", "torn_down", "meaning")
+
+
+@dataclass
+class Rows:
+    """Everything the facts of one round are made of, keyed for look-up."""
+
+    jobs: list[TrainingJob]
+    attempts: dict[int, list[Attempt]] = field(default_factory=dict)
+    agents: dict[int, list[AgentReport]] = field(default_factory=dict)
+    nodes: dict[str, NodeFact] = field(default_factory=dict)
+    probes: list[ProbeFact] = field(default_factory=list)
+    incidents: dict[int, Incident] = field(default_factory=dict)
+    charged: dict[int, list[PastIncident]] = field(default_factory=dict)
+    speaking: list[tuple[int, str]] = field(default_factory=list)  # (attempt, node) heard just now
+    up: list[str] = field(default_factory=list)
+
+
+def read_facts(
+    cluster: Cluster, now: float, policy: Policy, run_ids: Iterable[str] | None = None
+) -> tuple[list[SubjectFacts], ClusterFacts]:
+    """All live training jobs of the cluster, or those named. Silence counts from `cluster.watching_since` at the
+    earliest: what was not watched was not silent."""
+    jobs = TrainingJob.objects.filter(cluster=cluster, state__in=TRAINING_JOB.live).order_by("pk")
+    if run_ids is not None:
+        jobs = jobs.filter(run_id__in=list(run_ids))
+    rows = _rows(cluster, list(jobs), now)
+    watched = cluster.watching_since.timestamp() if cluster.watching_since is not None else now
+    subjects = [_subject(job, rows, watched) for job in rows.jobs]
+    return subjects, cluster_facts(cluster, now, policy)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------
+
+
+def _rows(cluster: Cluster, jobs: list[TrainingJob], now: float) -> Rows:
+    rows = Rows(jobs)
+    for attempt in Attempt.objects.filter(training_job__in=jobs).order_by("generation").defer("log_tail"):
+        rows.attempts.setdefault(attempt.training_job_id, []).append(attempt)
+    newest = [attempts[-1].pk for attempts in rows.attempts.values()]
+    for report in AgentReport.objects.filter(attempt__in=newest).defer("ranks").order_by("node"):
+        rows.agents.setdefault(report.attempt_id, []).append(report)
+    live = Incident.objects.filter(training_job__in=jobs, state__in=INCIDENT.live).select_related("attempt")
+    for incident in live.prefetch_related("actions"):
+        rows.incidents[incident.training_job_id] = incident
+    rows.charged = past.read(jobs)
+    rows.probes = _probes(cluster, now)
+    heard = AgentReport.objects.filter(
+        attempt__training_job__cluster=cluster, received_at__gt=aware(now - WITNESS_HEARD_S)
+    ).exclude(state="ended")
+    rows.speaking = [(report.attempt_id, report.node) for report in heard.only("attempt_id", "node").order_by("node")]
+    rows.nodes, rows.up = _nodes(cluster, rows)
+    return rows
+
+
+def _probes(cluster: Cluster, now: float) -> list[ProbeFact]:
+    checks = NodeCheck.objects.filter(
+        node__cluster=cluster, answered_at__gt=aware(now - PROBES_KEPT_S), asked_at__gt=aware(now - PROBES_KEPT_S)
+    ).exclude(outcome="")
+    return [
+        ProbeFact(check.vantage, check.node.name, check.outcome, check.answered_at.timestamp())
+        for check in checks.select_related("node").order_by("answered_at")
+        if check.answered_at is not None
+    ]
+
+
+def _nodes(cluster: Cluster, rows: Rows) -> tuple[dict[str, NodeFact], list[str]]:
+    names = {name for attempts in rows.attempts.values() for name in attempts[-1].nodes}
+    names |= {report.node for reports in rows.agents.values() for report in reports}
+    names |= {name for job in rows.jobs for name in job.view.get("nodes", ())}
+    names |= {name for _, name in rows.speaking}
+    believed_up = Node.objects.filter(cluster=cluster, base_state__in=("IDLE", "MIXED", "ALLOCATED")).order_by("name")
+    some = list(believed_up.values_list("pk", flat=True)[:CONTROL_CANDIDATES])
+    wanted = Node.objects.filter(Q(name__in=names) | Q(pk__in=some), cluster=cluster).order_by("name")
+    holds = dict(
+        NodeHold.objects.filter(node__cluster=cluster, state__in=NODE_HOLD.live).values_list("node_id", "state")
+    )
+    facts = {node.name: _node_fact(node, holds.get(node.pk)) for node in wanted}
+    up = [n.name for n in facts.values() if n.base in ("IDLE", "MIXED", "ALLOCATED") and n.responding]
+    return facts, up
+
+
+def _node_fact(node: Node, hold_state: str | None) -> NodeFact:
+    return NodeFact(
+        name=node.name,
+        base=node.base_state,
+        flags=frozenset(node.flags),
+        reason=node.reason,
+        reason_user=node.reason_user,
+        jobs=tuple(node.jobs),
+        hold_state=hold_state,
+    )
+
+
+# --- one subject --------------------------------------------------------------------------------------------------
+
+
+def _subject(job: TrainingJob, rows: Rows, watched: float) -> SubjectFacts:
+    attempts = rows.attempts.get(job.pk, [])
+    newest = attempts[-1] if attempts else None
+    names = set(newest.nodes if newest is not None else ()) | set(job.view.get("nodes", ()))
+    incident = rows.incidents.get(job.pk)
+    if incident is not None:
+        names |= set(incident.suspects)
+    return SubjectFacts(
+        run_id=job.run_id,
+        state=job.state,
+        enrolled=job.enrolled and job.owner_confirmed,
+        attempt=_attempt(newest, attempts, rows, watched) if newest is not None else None,
+        slurm=slurm_fact(job.view),
+        view_at=job.view_at.timestamp() if job.view_at is not None else None,
+        nodes={name: rows.nodes[name] for name in sorted(names) if name in rows.nodes},
+        probes=tuple(rows.probes),
+        witnesses=_witnesses(newest, rows),
+        controls=_controls(newest, rows),
+        incident=past.live_fact(incident) if incident is not None else None,
+        spent=past.spent(rows.charged.get(job.pk, []), attempts),
+    )
+
+
+def _witnesses(attempt: Attempt | None, rows: Rows) -> tuple[str, ...]:
+    """Nodes whose agent spoke just now: those of the same attempt first."""
+    own = attempt.pk if attempt is not None else None
+    ordered = sorted(rows.speaking, key=lambda pair: (pair[0] != own, pair[1]))
+    return tuple(dict.fromkeys(name for _, name in ordered))
+
+
+def _controls(attempt: Attempt | None, rows: Rows) -> tuple[str, ...]:
+    """Nodes that should answer a probe: where agents speak first, then what Slurm believes up."""
+    return tuple(dict.fromkeys([*(n for n in _witnesses(attempt, rows) if n in rows.nodes), *rows.up]))
+
+
+def _attempt(attempt: Attempt, attempts: list[Attempt], rows: Rows, watched: float) -> AttemptFact:
+    before = [earlier.step for earlier in attempts[:-1] if earlier.step is not None]
+    reports = rows.agents.get(attempt.pk, [])
+    return AttemptFact(
+        generation=attempt.generation,
+        state=attempt.state,
+        slurm_job_id=attempt.slurm_job_id,
+        restart_count=attempt.restart_count,
+        nodes=tuple(attempt.nodes),
+        agents=tuple(
+            AgentFact(r.node, max(r.received_at.timestamp(), watched), r.state, leader=r.leader) for r in reports
+        ),
+        exits=tuple(RankExit(**{key: e[key] for key in EXIT_KEYS if key in e}) for e in attempt.exits),
+        step=attempt.step,
+        start_step=attempt.start_step,
+        world_size=attempt.world_size,
+        first_step_seen=attempt.first_step_at is not None,
+        first_new_step_seen=attempt.first_new_step_at is not None,
+        finished=attempt.finished_at is not None,
+        replay_expected=bool(before) and max(before) > (attempt.start_step or 0),
+        **_checks(attempt.checks),
+    )
+
+
+def _checks(checks: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """`checks`: {rank: {stage: {"outcome", "checks": [{"name", "outcome"}]}}}."""
+    failed = {
+        check["name"]
+        for stages in checks.values()
+        for stage in stages.values()
+        for check in stage["checks"]
+        if check["outcome"] == "FAIL"
+    }
+    failed |= {
+        name
+        for stages in checks.values()
+        for name, stage in stages.items()
+        if stage["outcome"] == "FAIL" and not any(c["outcome"] == "FAIL" for c in stage["checks"])
+    }
+    return {
+        "checks_passed": _ranks_passed(checks, "before_first_step"),
+        "checks_failed": tuple(sorted(failed)),
+        "replay_passed": _ranks_passed(checks, "replay"),
+    }
+
+
+def _ranks_passed(checks: Mapping[str, Mapping[str, Any]], stage: str) -> int:
+    return sum(1 for stages in checks.values() if stages.get(stage, {}).get("outcome") in PASSED)

@@ -1,0 +1,67 @@
+"""A Slurm job as builtins (`TrainingJob.view`), and back to the facts of the decision core."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from datetime import datetime, timedelta
+from typing import Any
+
+from controller.decision.facts import SlurmJobFact
+from controller.slurm.port import JobView
+from worker_hooks.protocol import exit_codes
+
+MEANINGS = {
+    exit_codes.ATTEMPT_FAILED: "attempt_failed",
+    exit_codes.SUPERSEDED: "superseded",
+    exit_codes.VERIFICATION_FAILED: "verification_failed",
+}
+LEFT_OUT = frozenset({"state", "extra", "time_limit"})
+OVER = frozenset({"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY"})
+
+
+def view_of(job: JobView) -> dict[str, Any]:
+    """The JobView's own names; times are Unix seconds; the state is `base`, `flags` and `raw_state`."""
+    plain = {f.name: _plain(getattr(job, f.name)) for f in fields(job) if f.name not in LEFT_OUT}
+    state = {"base": job.state.base, "flags": sorted(job.state.flags), "raw_state": job.state.raw}
+    limit = job.time_limit.total_seconds() if isinstance(job.time_limit, timedelta) else None
+    return {**plain, **state, "time_limit_s": limit}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.timestamp()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, tuple):
+        return list(value)
+    return value
+
+
+def missing(view: Mapping[str, Any], found: JobView | None) -> dict[str, Any]:
+    """Slurm does not show the job: what was last seen stays, marked. A job that left slurmctld has not failed; a job
+    of another user under the same id is not this job."""
+    why = "Slurm does not show it" if found is None else f"the job id belongs to {found.user} now"
+    return {**view, "missing": why}
+
+
+def slurm_fact(view: Mapping[str, Any]) -> SlurmJobFact | None:
+    """None when Slurm never showed the job, or lost sight of it before it was over."""
+    if not view or "base" not in view or (view.get("missing") and view["base"] not in OVER):
+        return None
+    code = view.get("exit_code")
+    return SlurmJobFact(
+        job_id=view["job_id"],
+        base=view["base"],
+        flags=frozenset(view["flags"]),
+        reason=view["reason"],
+        restarts=view["restarts"],
+        requeue=view["requeue"],
+        batch=view["batch"],
+        nodes=tuple(view["nodes"]),
+        required_nodes=tuple(view["required_nodes"]),
+        excluded_nodes=tuple(view["excluded_nodes"]),
+        partitions=tuple(view["partition"]),
+        num_nodes=view["num_nodes"],
+        held_by=view["hold_kind"],
+        exit_code=code,
+        exit_meaning=MEANINGS.get(code) if code is not None else None,
+    )

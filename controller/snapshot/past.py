@@ -1,0 +1,65 @@
+"""What earlier incidents cost a training job, and its live one as facts."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from controller.decision import actions
+from controller.decision.facts import ActionFact, IncidentFact, Spent
+from controller.models import Action, Attempt, Incident, TrainingJob
+
+
+@dataclass(frozen=True)
+class PastIncident:
+    """A requeue that was charged, and the generation that it ended (None: the script has no agent)."""
+
+    budget: str
+    generation: int | None
+
+
+def read(jobs: Iterable[TrainingJob]) -> dict[int, list[PastIncident]]:
+    """Per training job, oldest first. A requeue counts unless it was refused, expired or cancelled."""
+    found: dict[int, list[PastIncident]] = {}
+    charged = Action.objects.filter(
+        incident__training_job__in=list(jobs), kind=actions.REQUEUE, state__in=("ready", "claimed", "done")
+    ).order_by("incident_id")
+    rows = charged.values_list(
+        "incident__training_job_id", "incident__budget", "incident__attempt__generation", "incident__attempt__agentless"
+    )
+    for job, budget, generation, agentless in rows:
+        found.setdefault(job, []).append(PastIncident(budget, None if agentless else generation))
+    return found
+
+
+def spent(incidents: list[PastIncident], attempts: list[Attempt]) -> Spent:
+    """`same_step`: the newest requeues in a row since which no attempt got further than the attempts before them."""
+    by_budget = {kind: sum(1 for i in incidents if i.budget == kind) for kind in ("infrastructure", "process", "user")}
+    furthest = _furthest(attempts, None)
+    same_step = 0
+    for incident in reversed(incidents):
+        if incident.generation is None or _furthest(attempts, incident.generation) < furthest:
+            break
+        same_step += 1
+    return Spent(**by_budget, same_step=same_step)
+
+
+def _furthest(attempts: list[Attempt], generation: int | None) -> int:
+    """The furthest step up to this generation; -1 before any."""
+    steps = [a.step for a in attempts if a.step is not None and (generation is None or a.generation <= generation)]
+    return max(steps, default=-1)
+
+
+def live_fact(incident: Incident) -> IncidentFact:
+    attempt = incident.attempt
+    return IncidentFact(
+        incident_id=incident.pk,
+        state=incident.state,
+        cause=incident.cause,
+        generation=attempt.generation if attempt is not None and not attempt.agentless else None,
+        restarts=incident.restarts_before,
+        opened_at=incident.detected_at.timestamp(),
+        acting_since=incident.acting_at.timestamp() if incident.acting_at is not None else None,
+        suspects=tuple(incident.suspects),
+        actions=tuple(
+            ActionFact(a.kind, a.target, a.state, a.outcome, optional=a.optional) for a in incident.actions.all()
+        ),
+    )

@@ -1,0 +1,145 @@
+"""One batched read of Slurm, stored. A failed or unreadable answer changes nothing but `view_error`.
+
+Guards: a view older than the stored one is dropped; a job id that went back, or a stored view from the future, means
+that Slurm or our database lost its memory: the cluster falls to observe until a person sets its mode again.
+"""
+
+import structlog
+from django.db import transaction
+
+from controller.clock import aware
+from controller.errors import SlurmError
+from controller.models import Cluster, Node, TrainingJob
+from controller.slurm.port import ClusterView, NodeView, SlurmPort
+from controller.snapshot.job_view import missing, view_of
+
+log = structlog.get_logger()
+
+POLL_EVERY_S = 2.0
+CLOCK_SLACK_S = 5.0
+NODE_COLUMNS = (
+    "base_state",
+    "flags",
+    "reason",
+    "reason_user",
+    "reason_at",
+    "address",
+    "port",
+    "boot_at",
+    "partitions",
+    "gres",
+    "jobs",
+)
+
+
+def due(cluster: Cluster, now: float) -> bool:
+    tried = [at.timestamp() for at in (cluster.view_at, cluster.view_error_at) if at is not None]
+    return not tried or not 0 <= now - max(tried) < POLL_EVERY_S
+
+
+def poll(cluster: Cluster, port: SlurmPort, now: float) -> bool:
+    """True when a new view was stored. `cluster` is refreshed either way."""
+    try:
+        view = port.read_cluster()
+    except SlurmError as error:
+        _failed(cluster, f"{type(error).__name__}: {error}", now)
+        return False
+    if view.cluster != cluster.name:
+        _failed(cluster, f"Slurm calls itself {view.cluster!r}, this cluster is {cluster.name!r}", now)
+        return False
+    with transaction.atomic():
+        cluster.refresh_from_db()
+        if not _trusted(cluster, view, now):
+            return False
+        _store(cluster, view)
+    return True
+
+
+def _failed(cluster: Cluster, text: str, now: float) -> None:
+    log.warning("slurm_view_failed", cluster=cluster.name, error=text)
+    cluster.view_error, cluster.view_error_at = text, aware(now)
+    cluster.save(update_fields=["view_error", "view_error_at"])
+
+
+def _trusted(cluster: Cluster, view: ClusterView, now: float) -> bool:
+    if cluster.view_at is not None and cluster.view_at.timestamp() > now + CLOCK_SLACK_S:
+        fall_to_observe(cluster, f"the stored view is from {cluster.view_at:%Y-%m-%d %H:%M:%S}, later than now")
+        cluster.view_at = None  # else no view would be taken until that moment comes
+        cluster.save(update_fields=["view_at"])
+    if cluster.view_at is not None and view.nodes_at < cluster.view_at:
+        return False
+    if cluster.next_job_id and view.next_job_id and view.next_job_id < cluster.next_job_id:
+        text = f"Slurm's next job id went back from {cluster.next_job_id} to {view.next_job_id}"
+        fall_to_observe(cluster, text)
+    return True
+
+
+def fall_to_observe(cluster: Cluster, reason: str) -> None:
+    log.error("fell_to_observe", cluster=cluster.name, reason=reason)
+    cluster.mode, cluster.mode_reason = "observe", reason
+    cluster.save(update_fields=["mode", "mode_reason"])
+
+
+def _store(cluster: Cluster, view: ClusterView) -> None:
+    _store_nodes(cluster, view)
+    _store_jobs(cluster, view)
+    cluster.view_at = min(view.nodes_at, view.jobs_at)
+    cluster.view_error, cluster.view_error_at = "", None
+    cluster.nodes_total = len(view.nodes)
+    cluster.slurm_version = str(view.version)
+    cluster.next_job_id = view.next_job_id or cluster.next_job_id
+    columns = ["view_at", "view_error", "view_error_at", "nodes_total", "slurm_version", "next_job_id"]
+    cluster.save(update_fields=columns)
+
+
+def _store_nodes(cluster: Cluster, view: ClusterView) -> None:
+    """Only rows that changed are written, and one UPDATE for the age of all."""
+    jobs: dict[str, list[str]] = {}
+    for job in view.jobs.values():
+        if job.state.live:
+            for name in job.nodes:
+                jobs.setdefault(name, []).append(job.job_id)
+    rows = {row.name: row for row in Node.objects.filter(cluster=cluster)}
+    new, changed = [], []
+    for name, node in view.nodes.items():
+        values = _node_columns(node, sorted(jobs.get(name, [])))
+        row = rows.pop(name, None)
+        if row is None:
+            new.append(Node(cluster=cluster, name=name, seen_at=view.nodes_at, **values))
+        elif any(getattr(row, column) != values[column] for column in NODE_COLUMNS):
+            for column in NODE_COLUMNS:
+                setattr(row, column, values[column])
+            changed.append(row)
+    Node.objects.bulk_create(new, batch_size=500)
+    Node.objects.bulk_update(changed, NODE_COLUMNS, batch_size=100)
+    Node.objects.filter(cluster=cluster).exclude(pk__in=[row.pk for row in rows.values()]).update(seen_at=view.nodes_at)
+
+
+def _node_columns(node: NodeView, jobs: list[str]) -> dict[str, object]:
+    return {
+        "base_state": node.state.base,
+        "flags": sorted(node.state.flags),
+        "reason": node.reason,
+        "reason_user": node.reason_user,
+        "reason_at": node.reason_at,
+        "address": node.address or node.hostname or node.name,
+        "port": node.port or None,
+        "boot_at": node.boot_time,
+        "partitions": list(node.partitions),
+        "gres": node.gres[:255],
+        "jobs": jobs,
+    }
+
+
+def _store_jobs(cluster: Cluster, view: ClusterView) -> None:
+    jobs = TrainingJob.objects.filter(cluster=cluster, ended_at=None).exclude(slurm_job_id="")
+    changed = []
+    for job in jobs.only("pk", "slurm_job_id", "owner", "owner_confirmed", "view"):
+        found = view.job(job.slurm_job_id)
+        if found is not None and found.user == job.owner:
+            job.view, job.owner_confirmed = view_of(found), True
+        else:
+            job.view = missing(job.view, found)
+        job.view_at = view.jobs_at
+        changed.append(job)
+    TrainingJob.objects.bulk_update(changed, ["view", "view_at", "owner_confirmed"], batch_size=100)

@@ -1,0 +1,44 @@
+"""The tasks. `sweep` decides (queue `decide`, reads Slurm), `run_actions` acts (queue `actions`, the only one whose
+worker needs write rights in Slurm). Both are idempotent: each looks at everything that is due.
+"""
+
+import structlog
+from celery import shared_task
+from kombu.exceptions import OperationalError
+
+from controller.wiring import site
+
+log = structlog.get_logger()
+
+WAKE_EXPIRES_S = 5
+
+
+@shared_task(name="controller.sweep", expires=WAKE_EXPIRES_S)
+def sweep() -> None:
+    from controller.sweep import sweep as run
+
+    done = run(site())
+    if done.opened or done.committed:
+        _send("controller.run_actions")
+
+
+@shared_task(name="controller.run_actions", expires=WAKE_EXPIRES_S)
+def run_actions() -> None:
+    from controller.remediation.executor import run_actions as run
+
+    if run(site()):
+        wake()
+
+
+def wake() -> None:
+    """A sweep sooner than the next tick. Never fails: without a broker the tick does it."""
+    _send("controller.sweep")
+
+
+def _send(name: str) -> None:
+    from controller.celery import app
+
+    try:
+        app.send_task(name, expires=WAKE_EXPIRES_S, retry=False, ignore_result=True)
+    except (OperationalError, OSError) as error:
+        log.warning("not_woken", task=name, error=str(error))

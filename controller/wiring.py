@@ -1,0 +1,58 @@
+"""The only place that constructs adapters: settings in, a Site out."""
+
+import os
+import pwd
+import secrets
+import socket
+import time
+from functools import lru_cache
+from pathlib import Path
+
+from django.conf import settings
+
+from controller import clock, policy_file
+from controller.decision.policy import Policy
+from controller.site import Site
+from controller.slurm import reach
+from controller.slurm.cli import CliSlurm, TimeLimits
+from controller.slurm.fake import FakeSlurm
+from controller.slurm.port import SlurmPort
+from controller.slurm.runner import Runner, slurm_env
+
+FAKE = "fake:"
+# Below the lease of a sweep (ledger.commit.LEASE_S): a hanging slurmctld must not cost it. What fails is tried again.
+LIMITS = TimeLimits(batch=8.0, read=5.0, write=8.0)
+
+
+def slurm_port() -> SlurmPort:
+    """`SLURM_ADAPTER`: the installed Slurm's commands, or the in-memory Slurm in a file (development only)."""
+    adapter: str = settings.SLURM_ADAPTER
+    if adapter.startswith(FAKE):
+        return FakeSlurm(clock.utcnow, path=Path(adapter.removeprefix(FAKE)))
+    runner = Runner(env=slurm_env(os.environ, settings.SLURM_CONF or None))
+    return CliSlurm(clock.utcnow, reader=runner, limits=LIMITS)
+
+
+@lru_cache(maxsize=1)
+def policy() -> Policy:
+    """Read once a process: a changed policy file takes effect at the next start, for every process at once."""
+    return policy_file.load(settings.RELUME_POLICY, settings.RELUME_MODE)
+
+
+@lru_cache(maxsize=8)
+def _process_owner(pid: int) -> str:
+    """Names one process; not the one it was forked from."""
+    return f"{socket.gethostname()}:{pid}:{secrets.token_hex(4)}"
+
+
+def site() -> Site:
+    return Site(
+        port=slurm_port(),
+        policy=policy(),
+        clock=clock.now,
+        probe=reach.probe,
+        sleep=time.sleep,
+        owner=_process_owner(os.getpid()),
+        slurm_user=pwd.getpwuid(os.geteuid()).pw_name,
+        cluster_name=settings.RELUME_CLUSTER,
+    )

@@ -1,0 +1,45 @@
+"""A node dies under a training job: held, excluded, requeued, resumed, verified."""
+
+import pytest
+
+from controller.models import Action, Exclusion, Incident, NodeHold, Recovery
+from controller.recovery_clock import phases, rto_s
+from tests.scenarios.world import World
+
+pytestmark = [pytest.mark.scenario, pytest.mark.django_db]
+
+
+def test_the_whole_story(world: World) -> None:
+    world.start()
+    world.kill_host("gpu2")
+    killed_at = world.now
+    world.run(8)
+
+    incident = world.incident()
+    assert (incident.cause, incident.suspects, incident.budget) == ("node_lost", ["gpu2"], "infrastructure")
+    assert [e.number for e in incident.evidence.all()] == list(range(1, incident.evidence.count() + 1))
+    assert incident.detected_at.timestamp() - killed_at < 7
+    assert world.effects("drain", "down") == ["drain gpu2", "down gpu2"]
+    jobs = [effect.split()[0] for effect in world.effects() if effect.endswith(f" {world.job_id}")]
+    assert jobs == ["hold", "exclude", "start_now", "release"]
+    hold = NodeHold.objects.get()
+    assert world.slurm.read_node("gpu2").reason.startswith(f"relume:{hold.token} incident {incident.pk}")
+    assert (hold.slurm_reason_user, hold.adopted) == ("slurm", False)
+    assert Exclusion.objects.get().node.name == "gpu2"
+    view = world.slurm.read_job(world.job_id)
+    assert view.state.running and view.restarts == 1 and "gpu2" not in view.nodes
+    assert view.excluded_nodes == ("gpu2",)
+
+    world.run(2)
+    assert (world.incident().state, world.job().state) == ("recovering", "recovering")
+    world.resume_trains()
+    world.run(2)
+    assert (world.incident().state, world.job().state) == ("resolved", "training")
+    world.run(3)
+
+    recovery = Recovery.objects.get()
+    assert recovery.verification == "PASS" and recovery.rpo_steps == 10
+    rto = rto_s(recovery.stamps)
+    assert rto is not None and sum(p.seconds for p in phases(recovery.stamps)) == pytest.approx(rto)
+    assert Incident.objects.count() == 1 and NodeHold.objects.get().state == "drained"
+    assert Action.objects.exclude(state="done").count() == 0
