@@ -1,12 +1,11 @@
 """The tasks. `sweep` decides (queue `decide`, reads Slurm), `run_actions` acts (queue `actions`, the only one whose
-worker needs write rights in Slurm). Both are idempotent: each looks at everything that is due.
+worker needs write rights in Slurm). Both are idempotent: each looks at everything that is due. Adapters are imported
+inside them, because the web process imports this module to wake a sweep.
 """
 
 import structlog
 from celery import shared_task
 from kombu.exceptions import OperationalError
-
-from controller.wiring import site
 
 log = structlog.get_logger()
 
@@ -16,6 +15,7 @@ WAKE_EXPIRES_S = 5
 @shared_task(name="controller.sweep", expires=WAKE_EXPIRES_S)
 def sweep() -> None:
     from controller.sweep import sweep as run
+    from controller.wiring import site
 
     done = run(site())
     if done.opened or done.committed:
@@ -25,6 +25,7 @@ def sweep() -> None:
 @shared_task(name="controller.run_actions", expires=WAKE_EXPIRES_S)
 def run_actions() -> None:
     from controller.remediation.executor import run_actions as run
+    from controller.wiring import site
 
     if run(site()):
         wake()

@@ -26,8 +26,8 @@ Detector = Callable[[SubjectFacts, float, Policy], Finding | Suspicion | None]
 
 def node_lost(subject: SubjectFacts, now: float, policy: Policy) -> Finding | Suspicion | None:
     """A silent agent, no answer to real probes from two vantage points, and another node reachable."""
-    attempt = subject.attempt
-    if attempt is None or attempt.finished:
+    attempt = subject.live_attempt
+    if attempt is None or attempt.finished or subject.requeued_since:
         return None
     silent = [agent for agent in attempt.agents if _is_silent(subject, agent, now, policy)]
     if not silent:
@@ -44,14 +44,19 @@ def node_lost(subject: SubjectFacts, now: float, policy: Policy) -> Finding | Su
 
 def node_says_slurm(subject: SubjectFacts, now: float, policy: Policy) -> Finding | Suspicion | None:
     """Slurm marks a node of the attempt DOWN: its jobs are being killed there whatever else is true."""
-    attempt = subject.attempt
-    names = attempt.nodes if attempt is not None else (subject.slurm.nodes if subject.slurm else ())
+    attempt = subject.live_attempt
+    names = attempt.nodes if attempt is not None else _nodes_in_slurm(subject)
     down = [node for node in (subject.nodes.get(n) for n in names) if node is not None and node.down]
     if down:
         return _down_finding(subject, down, now)
     if attempt is None or attempt.agents:
         return None
     return _not_responding(subject, attempt, now, policy)
+
+
+def _nodes_in_slurm(subject: SubjectFacts) -> tuple[str, ...]:
+    """Where Slurm runs the job now; an ended job's nodes are history."""
+    return subject.slurm.nodes if subject.slurm is not None and subject.slurm.base == "RUNNING" else ()
 
 
 def node_failed(subject: SubjectFacts, now: float, policy: Policy) -> Finding | Suspicion | None:
@@ -179,7 +184,8 @@ def _slurm_clue(node: NodeFact, at: float) -> Clue:
 def _down_finding(subject: SubjectFacts, down: list[NodeFact], now: float) -> Finding:
     at = subject.view_at or now
     names = tuple(sorted(node.name for node in down))
-    agents = {a.node: a.received_at for a in (subject.attempt.agents if subject.attempt else ())}
+    live = subject.live_attempt
+    agents = {a.node: a.received_at for a in (live.agents if live is not None else ())}
     heard = [agents[n] for n in names if n in agents]
     last_good = min(heard) if heard else None
     why = "; ".join(f"{node.name} {node.reason}".strip() for node in down)

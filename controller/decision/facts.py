@@ -184,6 +184,26 @@ class SubjectFacts:
     incident: IncidentFact | None = None
     spent: Spent = Spent()
 
+    @property
+    def live_attempt(self) -> AttemptFact | None:
+        """The newest attempt, unless it has ended: what is said about an ended one is history."""
+        return self.attempt if self.attempt is not None and self.attempt.state != "ended" else None
+
+    @property
+    def requeued_since(self) -> bool:
+        """Slurm has restarted the job since its newest attempt: that one's processes are gone."""
+        attempt, slurm = self.attempt, self.slurm
+        if attempt is None or slurm is None or attempt.slurm_job_id != slurm.job_id:
+            return False
+        return slurm.restarts > attempt.restart_count
+
+    @property
+    def restarts_hit(self) -> int:
+        """Slurm's restart count of the start that a fault found now has hit."""
+        if self.live_attempt is not None:
+            return self.live_attempt.restart_count
+        return self.slurm.restarts if self.slurm is not None else 0
+
     def to_json(self) -> dict[str, Any]:
         """Builtins for the Decision row (sets become sorted lists)."""
         plain: dict[str, Any] = _plain(asdict(self))

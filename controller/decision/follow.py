@@ -9,6 +9,8 @@ from controller.decision.attempt import ATTEMPT
 from controller.decision.facts import AttemptFact, IncidentFact, SlurmJobFact, SubjectFacts
 from controller.decision.training_job import TRAINING_JOB
 
+BAD_ENDS = frozenset({"FAILED", "OUT_OF_MEMORY", "TIMEOUT", "DEADLINE", "NODE_FAIL", "BOOT_FAIL"})
+
 Course = tuple[str, dict[str, Any]]
 
 ENDINGS = {
@@ -23,6 +25,9 @@ def follow(subject: SubjectFacts) -> Course:
     ending = _ending(subject)
     if ending is not None:
         return ending
+    if subject.requeued_since and subject.live_attempt is not None:
+        changes = _changes(subject, "queue", attempt_event="end", outcome="requeued")
+        return "Slurm has requeued the job", changes
     attempt = subject.attempt
     if attempt is not None and attempt.first_step_seen and attempt.state in ("pending", "starting"):
         changes = _changes(subject, "train", attempt_event="step")
@@ -48,8 +53,12 @@ def follow_incident(subject: SubjectFacts, now: float) -> Course:
         return reason, {**changes, "incident_events": (_closing(subject, incident),)}
     if incident.state == "acting":
         return _acting(incident)
+    if _ended_again(subject, incident):
+        assert subject.slurm is not None
+        text = f"the requeued job ended {subject.slurm.base} before it spoke; a person must look"
+        return text, {"incident_events": ("ask",), "ask": text, "job_event": "stop"}
     attempt = subject.attempt
-    if attempt is None or not _newer(attempt, incident):
+    if attempt is None or not attempt.agents or not _newer(attempt, incident):
         return _without_agents(subject, incident)
     if incident.state == "recovering" and attempt.first_step_seen:
         changes = _changes(subject, "verify", attempt_event="step", incident_events=("first_step",))
@@ -62,6 +71,15 @@ def follow_incident(subject: SubjectFacts, now: float) -> Course:
         changes = _changes(subject, "train", attempt_event="step", incident_events=("resolve",))
         return "the job trains again after a person's hand", changes
     return f"incident {incident.incident_id} is {incident.state}", {}
+
+
+def _ended_again(subject: SubjectFacts, incident: IncidentFact) -> bool:
+    """Slurm restarted the job for this incident and shows its bad end; no agent of that start ever spoke."""
+    slurm, attempt = subject.slurm, subject.attempt
+    if slurm is None or incident.state != "recovering" or slurm.base not in BAD_ENDS or "COMPLETING" in slurm.flags:
+        return False
+    spoke = attempt is not None and attempt.state != "ended" and _newer(attempt, incident)
+    return slurm.restarts > incident.restarts and not spoke
 
 
 def hit_again(subject: SubjectFacts) -> bool:

@@ -19,7 +19,7 @@ ENDED_BY_SOMEBODY = frozenset({"CANCELLED", "PREEMPTED", "COMPLETED", "TIMEOUT",
 
 def verification_failed(subject: SubjectFacts, now: float, policy: Policy) -> Finding | None:
     """The resumed state is not the recorded one. Nothing is requeued: a person must look."""
-    attempt = subject.attempt
+    attempt = subject.live_attempt
     if attempt is None or not attempt.checks_failed:
         return None
     names = ", ".join(attempt.checks_failed)
@@ -29,10 +29,10 @@ def verification_failed(subject: SubjectFacts, now: float, policy: Policy) -> Fi
 
 def process_died(subject: SubjectFacts, now: float, policy: Policy) -> Finding | Suspicion | None:
     """A rank died by itself. Waits until the reports settled, Slurm was read again, and no agent is silent:
-    survivors of a lost node die too, and so do ranks of a job that its user cancelled."""
-    attempt = subject.attempt
+    survivors of a lost node die too, and so do ranks of a job that its user cancelled or requeued."""
+    attempt = subject.live_attempt
     own = [e for e in attempt.exits if _by_itself(e)] if attempt is not None else []
-    if attempt is None or not own or attempt.finished:
+    if attempt is None or not own or attempt.finished or subject.requeued_since:
         return None
     last_report = max(e.at for e in own)
     settled = now - last_report >= policy.limits.exit_settle_s

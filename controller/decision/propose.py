@@ -108,6 +108,8 @@ def _why_ask(subject: SubjectFacts, verdict: Verdict, policy: Policy) -> str | N
     """The sentence that a person reads when nothing is requeued, or None."""
     if verdict.remedy == ASK:
         return "a person must look; nothing was requeued"
+    if not subject.enrolled:
+        return "the job is not enrolled, or Slurm has not confirmed its owner: it is only watched"
     if subject.slurm is None:
         return "Slurm does not show the job any more; nothing to requeue"
     if not subject.slurm.requeue:
@@ -128,12 +130,11 @@ def _recovery_plans(subject: SubjectFacts, verdict: Verdict) -> tuple[actions.Ac
         )
         for name in verdict.hold
     )
-    restarts = subject.attempt.restart_count if subject.attempt is not None else slurm.restarts
     requeue = actions.ActionPlan(
         actions.REQUEUE,
         slurm.job_id,
         2,
-        {"exclude": list(verdict.exclude), "restarts_before": restarts, "run_id": subject.run_id},
+        {"exclude": list(verdict.exclude), "restarts_before": subject.restarts_hit, "run_id": subject.run_id},
         reason=verdict.summary,
     )
     return (*holds, requeue, _notify(subject, verdict, 3))

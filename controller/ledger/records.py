@@ -57,7 +57,7 @@ def open_incident(
         budget=proposal.charge,
         suspects=list(verdict.suspects),
         ranks=list(verdict.ranks),
-        restarts_before=_restarts(subject),
+        restarts_before=subject.restarts_hit,
         last_good_at=aware(verdict.last_good_at) if verdict.last_good_at is not None else None,
         fault_at=aware(verdict.fault_at) if verdict.fault_at is not None else None,
         detected_at=aware(now),
@@ -65,12 +65,6 @@ def open_incident(
     Evidence.objects.bulk_create(_evidence(incident, verdict, now))
     Recovery.objects.create(incident=incident, training_job=job, from_attempt=attempt)
     return incident
-
-
-def _restarts(subject: SubjectFacts) -> int:
-    if subject.attempt is not None:
-        return subject.attempt.restart_count
-    return subject.slurm.restarts if subject.slurm is not None else 0
 
 
 def _evidence(incident: Incident, verdict: Verdict, now: float) -> list[Evidence]:
