@@ -9,7 +9,12 @@ def main() -> None:
         from django.core.management import execute_from_command_line
     except ImportError as error:
         raise SystemExit(f"Django cannot be imported ({error}); run `make venv` and use .venv/bin/python") from None
-    execute_from_command_line(sys.argv)
+    from django.core.exceptions import ImproperlyConfigured
+
+    try:
+        execute_from_command_line(sys.argv)
+    except ImproperlyConfigured as error:
+        raise SystemExit(f"relume: {error}") from None
 
 
 if __name__ == "__main__":

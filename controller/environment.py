@@ -1,9 +1,10 @@
 """The environment, read strictly: a value that cannot be understood stops the start and names itself."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -29,7 +30,64 @@ def choice(name: str, allowed: tuple[str, ...], default: str) -> str:
 
 
 def path(name: str, default: Path) -> Path:
-    return Path(text(name, str(default))).expanduser().resolve()
+    try:
+        return Path(text(name, str(default))).expanduser().resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ImproperlyConfigured(f"{name}={text(name, '')!r}: {error}") from None
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where to listen."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def wildcard(self) -> bool:
+        return self.host in ("0.0.0.0", "::")
+
+
+def address(name: str, value: str) -> Address:
+    """`ADDR:PORT`, an IPv6 address in brackets; the error says that `name` gave it."""
+    host, colon, port = value.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not colon or not bare or (":" in bare and bare == host) or not port.isascii() or not port.isdigit():
+        raise ImproperlyConfigured(f"{name}={value!r}: expected ADDR:PORT, as in 127.0.0.1:8765 or [::1]:8765")
+    if int(port) > 65535:
+        raise ImproperlyConfigured(f"{name}={value!r}: {port} is not a port")
+    return Address(bare, int(port))
+
+
+def broker(name: str, default: str) -> str:
+    """The URL of a Redis or Valkey: `redis://host:6379/0`, `rediss://…`, `redis+socket:///path?virtual_host=0`."""
+    value = text(name, default)
+    parts = _split(name, value)
+    placed = parts.path if parts.scheme == "redis+socket" else parts.hostname
+    if parts.scheme not in ("redis", "rediss", "redis+socket") or not placed:
+        raise ImproperlyConfigured(
+            f"{name}={_without_password(value)!r}: expected redis://HOST:PORT/N or redis+socket://"
+        )
+    return value
+
+
+def _split(name: str, value: str) -> SplitResult:
+    """A URL whose parts can all be read."""
+    try:
+        parts = urlsplit(value)
+        _ = parts.port, parts.hostname
+    except ValueError as error:
+        raise ImproperlyConfigured(f"{name}={_without_password(value)!r}: {error}") from None
+    return parts
+
+
+def _without_password(url: str) -> str:
+    """For error texts, which end up in logs."""
+    before, at, after = url.rpartition("@")
+    return f"{before.partition('://')[0]}://…@{after}" if at else url
 
 
 def database(url: str) -> dict[str, Any]:
@@ -38,7 +96,7 @@ def database(url: str) -> dict[str, Any]:
     SQLite: BEGIN IMMEDIATE, a 20 s time-out and WAL; with Django's defaults over half of the concurrent transactions
     fail as locked. A PostgreSQL socket folder is given as `postgresql:///name?host=/folder&port=5432`.
     """
-    parts = urlsplit(url)
+    parts = _split("DATABASE_URL", url)
     if parts.scheme == "sqlite":
         return _sqlite(parts.path)
     if parts.scheme in ("postgresql", "postgres"):
@@ -61,17 +119,17 @@ def _sqlite(raw: str) -> dict[str, Any]:
     }
 
 
-def _postgresql(parts: Any) -> dict[str, Any]:
-    query = dict(pair.split("=", 1) for pair in parts.query.split("&") if "=" in pair)
+def _postgresql(parts: SplitResult) -> dict[str, Any]:
+    query = dict(parse_qsl(parts.query))
     name = unquote(parts.path.lstrip("/"))
     if not name:
         raise ImproperlyConfigured("DATABASE_URL: postgresql needs a database name")
     return {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": name,
-        "USER": unquote(parts.username or query.get("user", "")),
+        "USER": unquote(parts.username or "") or query.get("user", ""),
         "PASSWORD": unquote(parts.password or ""),
-        "HOST": parts.hostname or unquote(query.get("host", "")),
+        "HOST": parts.hostname or query.get("host", ""),
         "PORT": str(parts.port or query.get("port", "")),
         "CONN_MAX_AGE": 60,
         "CONN_HEALTH_CHECKS": True,

@@ -23,7 +23,10 @@ def _secret_key() -> str:
     name = env.text("RELUME_SECRET_KEY_FILE", "")
     if not name:
         return secrets.token_urlsafe(50)
-    key = Path(name).read_text().strip()
+    try:
+        key = Path(name).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ImproperlyConfigured(f"RELUME_SECRET_KEY_FILE={name}: {error}") from None
     if len(key) < 32:
         raise ImproperlyConfigured(f"RELUME_SECRET_KEY_FILE={name}: shorter than 32 characters; delete it and run `up`")
     return key
@@ -70,7 +73,7 @@ TEMPLATES = [
     }
 ]
 
-DATABASES = {"default": env.database(env.text("DATABASE_URL", "sqlite:///var/relume.sqlite3"))}
+DATABASES = {"default": env.database(env.text("DATABASE_URL", f"sqlite:///{RELUME_HOME / 'relume.sqlite3'}"))}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 PASSWORD_HASHERS = [
     "django.contrib.auth.hashers.Argon2PasswordHasher",
@@ -103,7 +106,7 @@ SESSION_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = env.flag("RELUME_HTTPS", False)
 
 # Celery is only a way to be woken: no result is kept, a tick that comes late is worthless and expires.
-CELERY_BROKER_URL = env.text("REDIS_URL", "redis://127.0.0.1:6379/0")
+CELERY_BROKER_URL = env.broker("REDIS_URL", "redis://127.0.0.1:6379/0")
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = ["json"]
