@@ -25,7 +25,10 @@ STANDALONE = {
     ),
     "worker_hooks/cli": ("worker_hooks.cli", "worker_hooks.agent", "worker_hooks.protocol", "worker_hooks._version"),
 }
-PURE_SLURM = ("parse", "states", "hostlist", "durations", "versions", "jobids", "reasons")
+PURE_SLURM = (
+    *("port", "parse", "json_answers", "building", "states", "hostlist", "durations", "versions"),
+    *("jobids", "reasons", "refusals", "checked"),
+)
 BANNED_NAMES = {"utils", "helpers", "common", "manager", "base", "misc"}
 
 
@@ -38,8 +41,9 @@ def imported(path: Path) -> set[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module} if node.level == 0 else set()
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            of_package = node.module == "controller.slurm"  # `from controller.slurm import states` means the module
+            names |= {f"{node.module}.{alias.name}" for alias in node.names} if of_package else {node.module}
     return names
 
 
@@ -59,7 +63,8 @@ def test_standalone_rooms_import_the_standard_library_only(room: str) -> None:
 def test_the_pure_files_of_slurm_stand_alone() -> None:
     paths = [p for p in python_files("controller/slurm") if p.stem in PURE_SLURM]
     assert {p.stem for p in paths} >= {"states", "hostlist", "durations", "versions"}
-    own = tuple(f"controller.slurm.{name}" for name in (*PURE_SLURM, "port"))
+    own = ("controller.errors", *(f"controller.slurm.{name}" for name in PURE_SLURM))
+    assert foreign(ROOT / "controller/errors.py", ()) == set()
     assert {p.name: foreign(p, own) for p in paths if foreign(p, own)} == {}
 
 
