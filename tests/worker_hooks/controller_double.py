@@ -20,7 +20,8 @@ class ControllerDouble:
     """`mode`: ok, error (500), busy (503), garbage, cut, drip, refuse_token (401). `away()` and `back()` close and open
     the port."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "127.0.0.1") -> None:
+        self.address = address
         self.mode = "ok"
         self.messages: list[dict[str, Any]] = []
         self.records: dict[Key, dict[int, dict[str, Any]]] = {}
@@ -40,7 +41,7 @@ class ControllerDouble:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.address}:{self.port}"
 
     def back(self) -> None:
         double = self
@@ -53,7 +54,7 @@ class ControllerDouble:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        self._server = ThreadingHTTPServer((self.address, self.port), Handler)
         self._server.daemon_threads = True
         self.port = self._server.server_port
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()

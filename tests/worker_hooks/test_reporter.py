@@ -63,7 +63,7 @@ def test_a_run_that_ends_without_a_controller_leaves_its_records_to_the_next(run
     until((run.spool / "gpu1.g1.jsonl").exists)
     agent.send_signal(signal.SIGTERM)
     code, errors = run.end(agent)
-    assert code in (0, 143) and "records wait in" in errors
+    assert code in (0, 1) and "records wait in" in errors
     run.controller.back()
     assert run.end(run.start(environ=run.environ(restart=1), steps=3))[0] == 0
     assert run.controller.events("agent_started", generation=1)

@@ -26,6 +26,10 @@ class AttemptError(RuntimeError):
     """The attempt could not begin; the text says why."""
 
 
+class ToldToEnd(RuntimeError):
+    """The agent got SIGTERM before its attempt began."""
+
+
 @dataclass(frozen=True)
 class RankPlan:
     """The local ranks in the world."""
@@ -102,7 +106,7 @@ def _read_run_id(path: Path, since: float) -> str | None:
 
 @dataclass
 class Waiter:
-    """Asks again until there is an answer, the time is up, or the agent was told to end (`pause` gives False)."""
+    """Asks again until there is an answer or the time is up. Raises ToldToEnd as soon as `pause` gives False."""
 
     limit_s: float
     pause: Callable[[float], bool]
@@ -111,7 +115,7 @@ class Waiter:
         deadline = time.monotonic() + self.limit_s
         while (answer := ask()) is None and time.monotonic() < deadline:
             if not self.pause(POLL_S):
-                return None
+                raise ToldToEnd("told to end before the ranks were started")
         return answer
 
 
@@ -147,7 +151,7 @@ def lead(run: Path, placement: Placement, plan: RankPlan, rendezvous: Mapping[st
 
     made = Waiter(min(wait.limit_s, MINT_TRIES * 1.0), wait.pause)(attempt)
     if made is None:
-        raise AttemptError(f"no generation could be minted in {run}: {problem[-1] if problem else 'told to end'}")
+        raise AttemptError(f"no generation could be minted in {run}: {problem[-1]}")
     return made  # type: ignore[no-any-return]
 
 

@@ -4,7 +4,7 @@ The table, first matching line wins:
 
 | what is known                                 | teardown | exit code               | lingers |
 |-----------------------------------------------|----------|-------------------------|---------|
-| the agent got SIGTERM or SIGINT               | at once  | 128 + signal            | no      |
+| the agent got SIGTERM or SIGINT               | at once  | 1                       | no      |
 | a newer generation exists                     | at once  | 76                      | no      |
 | a rank ended with 76                          | at once  | 76                      | no      |
 | a rank ended with 77                          | at once  | 77                      | no      |
@@ -14,6 +14,9 @@ The table, first matching line wins:
 | told to stop, ranks still running             | after their time to stop by themselves | 75 | no |
 | told to stop, every rank ended                | nothing left | 75                  | no      |
 | every rank ended with 0                       | nothing left | 0                   | no      |
+
+srun reports the *highest* code of its tasks. When one agent fails, `--kill-on-bad-exit` sends SIGTERM to the others:
+theirs is the lowest code that does not look finished, so that the first agent's comes through; 77 beats 76 beats 75.
 
 Among ranks that failed the *first* one counts: the others usually fail because of it.
 
@@ -70,7 +73,7 @@ GO_ON = Verdict(None, "ranks are running")
 def decide(now: Situation) -> Verdict:
     """The verdict on a situation; total, never raises."""
     if now.got_signal is not None:
-        return Verdict(128 + now.got_signal, f"the agent got signal {now.got_signal}")
+        return Verdict(exit_codes.ENDED, f"the agent got signal {now.got_signal}")
     if now.superseded_by is not None:
         return Verdict(exit_codes.SUPERSEDED, f"generation {now.superseded_by} has taken over")
     failed = sorted((end for end in now.ends if not end.clean), key=lambda end: end.order)

@@ -58,13 +58,10 @@ def main(argv: Sequence[str]) -> int:
         placement = read_placement(os.environ, socket.gethostname(), _user(), os.getpid())
         say.node = placement.node
         wakeup = Wakeup()
-        try:
-            launch = prepare(options, placement, wakeup, say)
-        except attempt.AttemptError:
-            if wakeup.got_signal is not None:
-                return 128 + wakeup.got_signal
-            raise
-        return Agent(launch, wakeup, say).run()
+        return Agent(prepare(options, placement, wakeup, say), wakeup, say).run()
+    except attempt.ToldToEnd as error:
+        say(str(error))
+        return exit_codes.ENDED
     except (UsageError, PlacementError) as error:
         say(str(error))
         return exit_codes.USAGE

@@ -4,6 +4,7 @@ Chosen from the BSD sysexits range so that they do not collide with a shell's 12
 """
 
 FINISHED = 0
+ENDED = 1
 USAGE = 2
 UNAVAILABLE = 69
 ATTEMPT_FAILED = 75
