@@ -2,7 +2,6 @@
 everything that is alive, so a lost or doubled wake-up costs nothing.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import structlog
@@ -74,12 +73,12 @@ def _sweep(cluster: Cluster, site: Site) -> Swept:
     if not lease.renew(cluster, site.owner, site.clock()):
         return Swept(skipped="lost the lease while Slurm was read")
     follow_attempts(cluster, site.clock())
-    subjects, proposals, facts = _decide(cluster, site, None)
-    suspected = [(s, p) for s, p in zip(subjects, proposals, strict=True) if p.suspicion is not None]
+    subjects, proposals, facts = _decide(cluster, site)
+    suspected = [proposal.suspicion for proposal in proposals if proposal.suspicion is not None]
     if suspected:
-        done.probed = tuple(sorted({n for _, p in suspected for n in p.suspicion.nodes if p.suspicion}))
-        probing.look(cluster, [p.suspicion for _, p in suspected if p.suspicion], site)
-        subjects, proposals, facts = _decide(cluster, site, None)
+        done.probed = tuple(sorted({name for suspicion in suspected for name in suspicion.nodes}))
+        probing.look(cluster, suspected, site)
+        subjects, proposals, facts = _decide(cluster, site)
     _commit_all(cluster, subjects, proposals, facts, site, done)
     follow_holds(cluster, site.clock())
     recovery_clock.refresh(cluster, site.clock())
@@ -98,11 +97,9 @@ def _watch(cluster: Cluster, site: Site) -> None:
     cluster.save(update_fields=["swept_at", "watching_since"])
 
 
-def _decide(
-    cluster: Cluster, site: Site, run_ids: Iterable[str] | None
-) -> tuple[list[SubjectFacts], list[Proposal], ClusterFacts]:
+def _decide(cluster: Cluster, site: Site) -> tuple[list[SubjectFacts], list[Proposal], ClusterFacts]:
     now = site.clock()
-    subjects, facts = read_facts(cluster, now, site.policy, run_ids)
+    subjects, facts = read_facts(cluster, now, site.policy)
     return subjects, [propose(subject, now, site.policy) for subject in subjects], facts
 
 

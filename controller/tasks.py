@@ -12,7 +12,7 @@ log = structlog.get_logger()
 WAKE_EXPIRES_S = 5
 
 
-@shared_task(name="controller.sweep", expires=WAKE_EXPIRES_S)
+@shared_task(name="controller.sweep", expires=WAKE_EXPIRES_S)  # type: ignore[untyped-decorator]
 def sweep() -> None:
     from controller.sweep import sweep as run
     from controller.wiring import site
@@ -22,7 +22,7 @@ def sweep() -> None:
         _send("controller.run_actions")
 
 
-@shared_task(name="controller.run_actions", expires=WAKE_EXPIRES_S)
+@shared_task(name="controller.run_actions", expires=WAKE_EXPIRES_S)  # type: ignore[untyped-decorator]
 def run_actions() -> None:
     from controller.remediation.executor import run_actions as run
     from controller.wiring import site

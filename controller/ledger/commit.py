@@ -7,6 +7,7 @@ decides again from the facts of that moment.
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from django.db import IntegrityError, transaction
 
@@ -76,7 +77,7 @@ def _live_incident(subject: SubjectFacts) -> Incident | None:
 
 
 def _move_incident(incident: Incident, event: str, reason: str, ask: str | None, now: float) -> None:
-    also = {"ask": ask} if ask else {}
+    also: dict[str, Any] = {"ask": ask} if ask else {}
     move(incident, event, reason=reason, now=now, **also)
     if event in ("abandon", "ask", "resolve"):
         records.cancel_waiting_actions(incident, f"the incident is {incident.state}", now)
@@ -87,7 +88,7 @@ def _move_job_and_attempt(admission: Admission, subject: SubjectFacts, job: Trai
     attempt = _attempt(subject, job)
     if attempt is not None and proposal.attempt_event is not None:
         outcome = {"outcome": proposal.attempt_outcome, "outcome_reason": proposal.reason}
-        also = outcome if proposal.attempt_event == "end" and proposal.attempt_outcome else {}
+        also: dict[str, Any] = outcome if proposal.attempt_event == "end" and proposal.attempt_outcome else {}
         move(attempt, proposal.attempt_event, reason=proposal.reason, now=now, **also)
     if proposal.job_event is not None:
         move(job, proposal.job_event, reason=proposal.reason, now=now)
@@ -106,7 +107,8 @@ def _open(
     admission: Admission, subject: SubjectFacts, job: TrainingJob, verdict: Verdict, sweep: Commit
 ) -> Incident | None:
     if admission.outcome == "defer":
-        return _deferred(admission, subject, job, sweep)
+        _deferred(admission, subject, job, sweep)
+        return None
     attempt = _attempt(subject, job)
     if admission.outcome == "observe" and records.observed_already(job, attempt, verdict):
         return None

@@ -2,6 +2,7 @@
 agent, and holds whose node has emptied."""
 
 from datetime import timedelta
+from typing import Any, TypeVar
 
 from django.db.models import Exists, OuterRef
 
@@ -14,6 +15,8 @@ from controller.models import Attempt, Cluster, NodeHold, TrainingJob
 
 # An agent speaks within seconds of its start; a script that runs this long without one has none.
 AGENTLESS_AFTER_S = 30.0
+
+Followed = TypeVar("Followed", Attempt, NodeHold)
 
 
 def follow_attempts(cluster: Cluster, now: float) -> None:
@@ -66,9 +69,9 @@ def follow_holds(cluster: Cluster, now: float) -> None:
             _quietly(hold, "jobs_returned", f"jobs run on it: {', '.join(node.jobs)}", now)
 
 
-def _quietly(row: Attempt | NodeHold, event: str, reason: str, now: float, **also: str) -> None:
+def _quietly(row: Followed, event: str, reason: str, now: float, **also: Any) -> None:
     """Somebody else was faster: nothing to do."""
     try:
-        move(row, event, reason=reason, now=now, **also)  # type: ignore[arg-type]
+        move(row, event, reason=reason, now=now, **also)
     except (LostRace, RefusedTransition):
         return

@@ -6,6 +6,7 @@ handlers look at Slurm before they write, so a write is never repeated blind.
 
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import structlog
 from django.db.models import Q
@@ -87,7 +88,11 @@ def _take(action: Action, site: Site, *, blocked: str) -> bool:
         if action.state == "proposed":
             _end(action, "expire", "nobody approved it in time", now)
             return True
-        lease = {"lease_owner": site.owner, "lease_until": aware(now + LEASE_S), "tries": action.tries + 1}
+        lease: dict[str, Any] = {
+            "lease_owner": site.owner,
+            "lease_until": aware(now + LEASE_S),
+            "tries": action.tries + 1,
+        }
         move(action, "claim", reason=f"claimed by {site.owner}", now=now, where=_claimable(now), **lease)
         _turn(action, site, blocked)
     except (LostRace, RefusedTransition) as lost:

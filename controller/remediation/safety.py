@@ -46,9 +46,11 @@ def _facts_moved(incident: Incident) -> Result | None:
 
 def may_run_after(action: Action, earlier: list[Action]) -> bool | str:
     """True: its turn. False: not yet. A text: never, because one before it was not done."""
-    if any(other.state in ("proposed", "ready", "claimed") for other in earlier):
+    if any(other.state in ("ready", "claimed") for other in earlier):
         return False
     if action.kind in (actions.NOTIFY, actions.RELEASE_NODE):
-        return True
+        return True  # what waits for approval is what people are told about
+    if any(other.state == "proposed" for other in earlier):
+        return False
     failed = [other for other in earlier if other.state != "done" and not other.optional]
     return f"{failed[0].kind} {failed[0].target} was {failed[0].state}" if failed else True

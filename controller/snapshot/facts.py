@@ -1,6 +1,6 @@
 """Facts for every live training job, from rows only, with a fixed number of queries."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,14 +48,10 @@ class Rows:
     up: list[str] = field(default_factory=list)
 
 
-def read_facts(
-    cluster: Cluster, now: float, policy: Policy, run_ids: Iterable[str] | None = None
-) -> tuple[list[SubjectFacts], ClusterFacts]:
-    """All live training jobs of the cluster, or those named. Silence counts from `cluster.watching_since` at the
+def read_facts(cluster: Cluster, now: float, policy: Policy) -> tuple[list[SubjectFacts], ClusterFacts]:
+    """All live training jobs of the cluster. Silence counts from `cluster.watching_since` at the
     earliest: what was not watched was not silent."""
     jobs = TrainingJob.objects.filter(cluster=cluster, state__in=TRAINING_JOB.live).order_by("pk")
-    if run_ids is not None:
-        jobs = jobs.filter(run_id__in=list(run_ids))
     rows = _rows(cluster, list(jobs), now)
     watched = cluster.watching_since.timestamp() if cluster.watching_since is not None else now
     subjects = [_subject(job, rows, watched) for job in rows.jobs]
