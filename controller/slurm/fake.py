@@ -146,13 +146,11 @@ class FakeSlurm:
             array = world.next_job_id
             world.next_job_id += len(tasks)
             numbers = [*range(array + 1, array + len(tasks)), array]
-            given = zip(tasks, numbers, strict=True)
-            return [
-                self._add_job(
-                    world, FakeJob(raw_id=number, array_job_id=array, array_task_id=task, **attributes)
-                ).job_id
-                for task, number in given
+            made = [
+                FakeJob(raw_id=number, array_job_id=array, array_task_id=task, **attributes)
+                for task, number in zip(tasks, numbers, strict=True)
             ]
+            return [self._add_job(world, job).job_id for job in made]
 
     def tick(self) -> None:
         """Let the time since the last call take effect, and the scheduler run."""
@@ -189,10 +187,8 @@ class FakeSlurm:
     ) -> None:
         """The next `times` calls (of `call`, or any) fail. `effect` and `delay` (s): what a timed-out write does."""
         with self._store.change() as world:
-            world.faults += [
-                Fault(kind=kind, call=call, refusal=refusal_kind.value, effect=effect, delay=delay)
-                for _ in range(times)
-            ]
+            fault = {"kind": kind, "call": call, "refusal": refusal_kind.value, "effect": effect, "delay": delay}
+            world.faults += [Fault(**fault) for _ in range(times)]  # type: ignore[arg-type]
 
     def effects(self, kind: str | None = None, target: str | None = None) -> list[Effect]:
         """Every write that took effect, in order."""
@@ -283,7 +279,7 @@ class FakeSlurm:
         if not self._admin and job.user != self._user:
             raise refusal(RefusalKind.NOT_PERMITTED, target)
         rules: dict[str, Callable[[], None]] = {
-            "hold_job": lambda: fake_rules.hold(world, job, self._hold_reason(), now),
+            "hold_job": lambda: fake_rules.hold(world, job, "JobHeldAdmin" if self._admin else "JobHeldUser", now),
             "release_job": lambda: fake_rules.release(world, job, now),
             "requeue_job": lambda: fake_rules.requeue(world, job, rest[0], now, self._options),
             "exclude_nodes": lambda: fake_rules.exclude(world, job, rest[0], rest[1], now),
@@ -292,9 +288,6 @@ class FakeSlurm:
             "update_comment": lambda: fake_rules.comment(world, job, rest[0], now),
         }
         rules[name]()
-
-    def _hold_reason(self) -> str:
-        return "JobHeldAdmin" if self._admin else "JobHeldUser"
 
     def _add_job(self, world: World, job: FakeJob) -> FakeJob:
         job.submit_time = job.begin_time = self._now()
