@@ -2,6 +2,7 @@
 
 import socket
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from worker_hooks.training.settings import read_settings
 from worker_hooks.training.telemetry import Telemetry
 from worker_hooks.training.tracked import Tracked
 
-_RECENT_LOSSES = 16
+_RECENT_LOSSES = 4096
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Attempt:
         config = None if options.config is None else value_digest(options.config, "sha256")
         self._saver = Saver(identity, self._telemetry, keep=options.keep, config_digest=config)
         self._pending = PendingValues()
-        self._recent: list[tuple[int, str]] = []
+        self._recent: deque[tuple[int, str]] = deque(maxlen=_RECENT_LOSSES)
         self._feeds: dict[str, Feed] = {}
         self._source: Source | None = None
         self._replay = verify.Replay({}, exact=True)
@@ -130,6 +131,7 @@ class Attempt:
         recorded = read_losses(
             self._settings.run, self.rank, before_generation=self.generation, after_step=self.completed
         )
+        self._fill_gaps(source)
         self._replay = verify.Replay(recorded, exact=self._exact and source.exact)
         self._max_before = max(self._replay.until, self.completed)
         self._saver.verified = source.folder.name
@@ -141,6 +143,13 @@ class Attempt:
         self._warm_up(source)
         if not self._feeds:
             self._verify(None)
+
+    def _fill_gaps(self, source: Source) -> None:
+        """Losses that the checkpoint knows and the record of a killed rank or a dead host does not."""
+        known = read_losses(self._settings.run, self.rank, before_generation=self.generation)
+        for step, loss in source.own.losses if source.exact else ():
+            if step not in known:
+                self._telemetry.loss(step, float.fromhex(loss))
 
     def _warm_up(self, source: Source) -> None:
         self._telemetry.phase("warming_up")
@@ -270,17 +279,22 @@ class Attempt:
         if loss is None:
             return
         self._telemetry.loss(point.step, loss)
-        self._recent = [*self._recent[1 - _RECENT_LOSSES :], (point.step, loss.hex())]
+        self._recent.append((point.step, loss.hex()))
         check = self._replay.check(point.step, loss)
         if check is not None:
             self._report("replay", point.step, [check])
             verify.demand_replay(check, point.step, self.rank)
 
     def _save(self) -> None:
+        """The state waits for the device anyway, so every loss is read, checked and handed over before it is saved."""
+        for point in self._pending.take():
+            self._arrived(point)
+        self._telemetry.flush()
         self._telemetry.phase("saving")
         positions = {name: feed.position() for name, feed in self._feeds.items()}
         data = {**next(iter(positions.values()), {}), "epoch": self.epoch, "loaders": positions}
-        self._saver.save(self.completed, self._tracked, data, self._recent)
+        self._saver.save(self.completed, self._tracked, data, list(self._recent))
+        self._recent.clear()
         self._telemetry.phase("training")
 
     # --- the end ------------------------------------------------------------------------------------------------

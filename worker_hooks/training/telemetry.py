@@ -103,6 +103,9 @@ class Telemetry:
 
     def flush(self) -> None:
         """Write everything queued so far."""
+        self._quietly(self._write)
+
+    def _write(self) -> None:
         with self._writing:
             records = _drain(self._queue)
             if self._events is not None:
@@ -115,7 +118,7 @@ class Telemetry:
         """Flush and stop. The slot stays mapped until the process ends: the agent reads its last state."""
         self._stop.set()
         self._thread.join(timeout=5.0)
-        self._quietly(self.flush)
+        self.flush()
         for file in (self._events, self._losses):
             if file is not None:
                 file.close()
@@ -132,7 +135,7 @@ class Telemetry:
         while not self._stop.wait(FLUSH_S):
             self._quietly(lambda: self._slot and self._slot.beat())
             self._quietly(self._read_control)
-            self._quietly(self.flush)
+            self.flush()
 
     def _read_control(self) -> None:
         if self._run_dir is None:
