@@ -1,0 +1,150 @@
+"""The controller on the real lab: real Slurm, real probes, real clock; the agents of a plain batch job are rows that
+this file keeps speaking while their host lives, and their probes are real connects from inside the node."""
+
+import pwd
+import time
+from dataclasses import dataclass, field
+
+from controller import clock
+from controller.clock import aware
+from controller.decision.policy import Policy
+from controller.models import AgentReport, Attempt, Cluster, Incident, NodeCheck, TrainingJob
+from controller.remediation.executor import run_actions
+from controller.site import Site
+from controller.slurm import reach
+from controller.slurm.cli import CliSlurm
+from controller.slurm.port import JobView
+from controller.slurm.runner import Runner, slurm_env
+from controller.sweep import sweep
+from controller.wiring import LIMITS
+from deploy.lab.cluster import Lab
+from tests.builders import RUN_ID
+
+SCRIPT = "#!/bin/sh\nsrun sleep 600\n"
+PROBE = """import socket, sys
+try: socket.create_connection((sys.argv[1], int(sys.argv[2])), 1).close(); print("open")
+except ConnectionRefusedError: print("refused")
+except TimeoutError: print("timeout")
+except OSError: print("unreachable")
+"""
+
+
+def slurm_of(lab: Lab) -> CliSlurm:
+    """As the lab's controller, which is SlurmUser and not root."""
+    user = pwd.getpwnam(lab.users["controller"])
+    become = ("setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups")
+    return CliSlurm(clock.utcnow, reader=Runner(env=slurm_env({}, lab.conf), run_as=become), limits=LIMITS)
+
+
+def site_of(lab: Lab, owner: str = "lab-tests") -> Site:
+    return Site(
+        port=slurm_of(lab),
+        policy=Policy(mode="act"),
+        clock=clock.now,
+        probe=reach.probe,
+        sleep=time.sleep,
+        owner=owner,
+        slurm_user=lab.users["controller"],
+    )
+
+
+@dataclass
+class LabWorld:
+    lab: Lab
+    silent: set[str] = field(default_factory=set)
+    job_id: str = ""
+
+    def __post_init__(self) -> None:
+        self.site = site_of(self.lab)
+        self.slurm = self.site.port
+
+    def submit(self, *options: str, user: str = "owner") -> str:
+        home = self.lab.dir / "home" / user
+        argv = ["sbatch", "--parsable", "-o", "/dev/null", *options]
+        return self.lab.run(*argv, stdin=SCRIPT, cwd=home if home.exists() else None, user=user).stdout.strip()
+
+    def start(self, *options: str) -> TrainingJob:
+        """On gpu1 and gpu2 (the first that Slurm gives on an idle lab), training and watched."""
+        job_id = self.job_id = self.submit("-N2", *options)
+        self.until(lambda: self.view().state.running, "the job runs")
+        assert self.view().nodes == ("gpu1", "gpu2")
+        row = TrainingJob.objects.create(
+            run_id=RUN_ID,
+            owner=self.lab.users["owner"],
+            cluster=Cluster.objects.get_or_create(name=self.slurm.read_cluster().cluster)[0],
+            slurm_job_id=job_id,
+            state_at=clock.utcnow(),
+            created_at=clock.utcnow(),
+        )
+        self.attempt(row)
+        self.run(2.5)
+        row.refresh_from_db()
+        assert row.state == "training" and row.owner_confirmed
+        return row
+
+    def attempt(self, job: TrainingJob) -> Attempt:
+        view, at = self.view(), clock.utcnow()
+        made = Attempt.objects.create(
+            training_job=job,
+            generation=view.restarts + 1,
+            restart_count=view.restarts,
+            slurm_job_id=self.job_id,
+            nodes=list(view.nodes),
+            created_at=at,
+            first_step_at=at,
+            step=100,
+            step_at=at,
+            start_step=0,
+        )
+        for name in view.nodes:
+            AgentReport.objects.create(attempt=made, node=name, received_at=at, sent_at=at, state="running")
+        return made
+
+    def view(self) -> JobView:
+        found = self.slurm.read_job(self.job_id)
+        assert found is not None
+        return found
+
+    def kill_node(self, which: int) -> None:
+        self.lab.kill_node(which)
+        self.silent.add(f"gpu{which}")
+
+    def tick(self, *, actions: bool = True) -> None:
+        self.speak()
+        sweep(self.site)
+        if actions:
+            run_actions(self.site)
+
+    def run(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.tick()
+            time.sleep(0.3)
+
+    def until(self, check, what: str, seconds: float = 40, *, ticking: bool = False) -> None:  # type: ignore[no-untyped-def]
+        end = time.monotonic() + seconds
+        while not check():
+            assert time.monotonic() < end, f"not in {seconds} s: {what}"
+            if ticking:
+                self.tick()
+            time.sleep(0.2)
+
+    def speak(self) -> None:
+        newest = Attempt.objects.order_by("-generation").first()
+        if newest is None:
+            return
+        reports = AgentReport.objects.filter(attempt=newest).exclude(node__in=self.silent)
+        reports.update(received_at=clock.utcnow(), sent_at=clock.utcnow())
+        asked = NodeCheck.objects.filter(
+            vantage__in=reports.values_list("node", flat=True),
+            answered_at=None,
+            asked_at__gt=aware(clock.now() - 10),
+        )
+        for check in asked:
+            argv = ("/usr/bin/python3", "-c", PROBE, check.address, str(check.port))
+            check.outcome = self.lab.run(*argv, on=check.vantage).stdout.strip()
+            check.answered_at = clock.utcnow()
+            check.save()
+
+    def incident(self) -> Incident:
+        return Incident.objects.get()
