@@ -6,8 +6,10 @@ Under xdist the first process owns the cluster and its workers inherit the addre
 """
 
 import os
+import secrets
 import tempfile
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -35,3 +37,12 @@ def pytest_unconfigure() -> None:
     if _cluster is not None:
         _cluster.stop()
         os.environ.pop(OWNED, None)
+
+
+def fresh_database(folder: Path) -> str:
+    """The URL of an empty database of this lane, for processes that tests start."""
+    if LANE == "sqlite":
+        return f"sqlite:///{folder / 'relume.sqlite3'}"
+    name = f"fresh_{secrets.token_hex(6)}"
+    where = parse_qs(urlsplit(os.environ[OWNED]).query)["host"][0]
+    return PrivatePostgres(Path(where)).create_database(name)

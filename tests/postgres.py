@@ -70,7 +70,12 @@ class PrivatePostgres:
             argv += ["-c", f"{name}={value}"]
         with (self.folder / "log").open("wb") as log:
             self._server = subprocess.Popen(
-                argv, stdout=log, stderr=log, cwd=self.folder, preexec_fn=_die_with_parent, **account  # noqa: PLW1509
+                argv,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509
+                **account,
             )
         self._wait()
 

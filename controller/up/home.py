@@ -95,5 +95,5 @@ class Home:
         if len(os.fsencode(folder)) > SOCKET_PATH_LIMIT - len("/valkey.sock"):
             folder = Path(tempfile.mkdtemp(prefix="relume-run-"))
         folder.mkdir(mode=0o700, exist_ok=True)
-        self._own(folder, 0o750 if self.accounts.shared_gid is not None else 0o700)
+        self._own(folder, 0o2750 if self.accounts.shared_gid is not None else 0o700)
         return folder

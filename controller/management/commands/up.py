@@ -35,8 +35,10 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             self._up(options)
-        except (UpError, ValueError) as error:
+        except UpError as error:
             raise CommandError(str(error)) from None
+        except KeyboardInterrupt:  # before there were children; later it is the supervisor's
+            raise CommandError("interrupted before it was ready", returncode=130) from None
 
     def _say(self, text: str) -> None:
         self.stdout.write(f"relume up: {text}")
@@ -48,6 +50,8 @@ class Command(BaseCommand):
         accounts = choose(env.text("RELUME_WEB_USER", ""), env.text("RELUME_WORKER_USER", ""))
         for warning in accounts.warnings:
             self._say(f"WARNING: {warning}")
+        if options["ready_file"] is not None:
+            options["ready_file"].unlink(missing_ok=True)
         home = Home(settings.RELUME_HOME, accounts)
         home.prepare()
         home.make_key()
