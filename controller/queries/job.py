@@ -1,0 +1,135 @@
+"""One training job with everything that its page shows, in a fixed number of queries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Max, Prefetch
+
+from controller.decision.facts import Spent
+from controller.decision.incident import INCIDENT
+from controller.models import (
+    Action,
+    AgentReport,
+    Attempt,
+    Checkpoint,
+    Incident,
+    MetricChunk,
+    NodeHold,
+    Recovery,
+    TrainingJob,
+)
+from controller.queries.access import visible_jobs
+from controller.queries.budgets import lives_of, newest_word
+from controller.queries.curve import number
+from controller.queries.time_budget import TimeBudget
+from controller.snapshot import past
+
+CHECKPOINTS_SHOWN = 12
+INCIDENTS_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class LatestLoss:
+    step: int
+    value: float
+    attempt: int
+
+
+@dataclass
+class JobStory:
+    """`at`: the newest word on the job; every age on the page is counted from there or by the reader's own clock."""
+
+    job: TrainingJob
+    at: datetime
+    attempts: list[Attempt]
+    incidents: list[Incident]
+    checkpoints: list[Checkpoint]
+    checkpoints_total: int
+    newest_good: Checkpoint | None
+    reports: list[AgentReport]
+    budget: TimeBudget
+    loss: LatestLoss | None
+    spent: Spent
+
+    @property
+    def attempt(self) -> Attempt | None:
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def live_incident(self) -> Incident | None:
+        return next((i for i in self.incidents if i.state in INCIDENT.live), None)
+
+    def recovery_to(self, attempt: Attempt) -> Recovery | None:
+        """The recovery that led to this attempt."""
+        for incident in self.incidents:
+            for recovery in incident.recoveries.all():
+                if recovery.training_job_id == self.job.pk and recovery.to_attempt_id == attempt.pk:
+                    return recovery
+        return None
+
+    def incident_of(self, attempt: Attempt) -> Incident | None:
+        """The incident that hit this attempt: the newest, when there were several."""
+        return next((i for i in self.incidents if i.attempt_id == attempt.pk), None)
+
+
+def find(user: Any, run_id: str) -> TrainingJob | None:
+    """None for what does not exist and for what this user may not see: the two cannot be told apart."""
+    return visible_jobs(user).select_related("cluster").filter(run_id=run_id).first()
+
+
+def story_of(job: TrainingJob, now: datetime) -> JobStory:
+    attempts = list(job.attempts.all())
+    incidents = list(_incidents(job))
+    newest = attempts[-1] if attempts else None
+    reports = list(newest.agents.order_by("node")) if newest is not None else []
+    return JobStory(
+        job=job,
+        at=newest_word(job, attempts, now),
+        attempts=attempts,
+        incidents=incidents,
+        checkpoints=_checkpoints(job, attempts),
+        checkpoints_total=job.checkpoints.count(),
+        newest_good=_newest_good(job),
+        reports=reports,
+        budget=lives_of([job], {job.pk: attempts}, now)[job.pk],
+        loss=_latest_loss(job, attempts),
+        spent=past.spent(past.read([job]).get(job.pk, []), attempts),
+    )
+
+
+def _incidents(job: TrainingJob) -> Any:
+    return (
+        job.incidents.order_by("-detected_at", "-pk")
+        .select_related("attempt")
+        .prefetch_related(
+            "evidence",
+            Prefetch("actions", queryset=Action.objects.order_by("order", "pk")),
+            Prefetch("recoveries", queryset=Recovery.objects.select_related("from_attempt", "to_attempt")),
+            Prefetch("holds", queryset=NodeHold.objects.select_related("node")),
+        )[:INCIDENTS_SHOWN]
+    )
+
+
+def _newest_good(job: TrainingJob) -> Checkpoint | None:
+    return job.checkpoints.filter(state="committed").order_by("-step", "-generation").first()
+
+
+def _checkpoints(job: TrainingJob, attempts: list[Attempt]) -> list[Checkpoint]:
+    """The newest, and those that an attempt began from."""
+    newest = list(job.checkpoints.order_by("-step", "-generation")[:CHECKPOINTS_SHOWN])
+    folders = [a.start_folder for a in attempts if a.start_folder]
+    began = job.checkpoints.filter(folder__in=folders).exclude(pk__in=[c.pk for c in newest])
+    return newest + list(began.order_by("-step", "-generation"))
+
+
+def _latest_loss(job: TrainingJob, attempts: list[Attempt]) -> LatestLoss | None:
+    """The last word of rank 0 in the newest attempt that has points."""
+    chunks = MetricChunk.objects.filter(training_job=job, name="loss", rank=0)
+    newest = chunks.aggregate(Max("attempt__generation"))["attempt__generation__max"]
+    chunk = chunks.filter(attempt__generation=newest).order_by("-last_step", "-pk").first() if newest else None
+    if chunk is None or not chunk.steps or len(chunk.values) < len(chunk.steps):
+        return None
+    return LatestLoss(int(chunk.steps[-1]), number(chunk.values[len(chunk.steps) - 1]), newest)

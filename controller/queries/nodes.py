@@ -1,0 +1,139 @@
+"""Nodes with the holds and incidents on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Case, Exists, IntegerField, OuterRef, Prefetch, Q, QuerySet, Value, When
+
+from controller.decision.node_hold import NODE_HOLD
+from controller.models import Cluster, Incident, Node, NodeCheck, NodeHold, TrainingJob
+from controller.queries.access import visible_incidents, visible_jobs
+from controller.slurm.hostlist import expand
+
+PAGE = 100
+OUT_FLAGS = {"DRAIN", "FAIL", "NOT_RESPONDING", "MAINTENANCE"}
+
+
+@dataclass(frozen=True)
+class NodeFilters:
+    text: str = ""
+    only: str = ""
+
+
+@dataclass
+class NodeRow:
+    node: Node
+    hold: NodeHold | None
+    jobs: list[TrainingJob | str]
+
+
+@dataclass
+class NodePage:
+    rows: list[NodeRow]
+    total: int
+    matching: int
+    by_state: dict[str, int]
+    out: int
+    held: int
+    held_last_hour: int
+    after: str
+    wrong_list: str
+    clusters: list[Cluster]
+
+
+@dataclass
+class NodeDetail:
+    row: NodeRow
+    holds: list[NodeHold]
+    incidents: list[Incident]
+    checks: list[NodeCheck]
+
+
+def page_of(user: Any, filters: NodeFilters, now: datetime, after: tuple[int, str, int] | None = None) -> NodePage:
+    """Held first, then by name. `filters.text` may be a Slurm host list or a part of a name."""
+    found, wrong = _matching(filters)
+    live = NodeHold.objects.filter(node=OuterRef("pk"), state__in=NODE_HOLD.live)
+    ordered = found.annotate(
+        free=Case(When(Exists(live), then=Value(0)), default=Value(1), output_field=IntegerField())
+    ).order_by("free", "name", "pk")
+    matching = found.count()
+    if after is not None:
+        free, name, pk = after
+        ordered = ordered.filter(Q(free__gt=free) | Q(free=free, name__gt=name) | Q(free=free, name=name, pk__gt=pk))
+    holds = NodeHold.objects.filter(state__in=NODE_HOLD.live).select_related("incident__training_job")
+    nodes = list(ordered.prefetch_related(Prefetch("holds", queryset=holds, to_attr="live_holds"))[: PAGE + 1])
+    more = ""
+    if len(nodes) > PAGE:
+        last = nodes[PAGE - 1]
+        more = f"{last.free}:{last.pk}:{last.name}"
+    by_state, out = _overview()
+    return NodePage(
+        rows=_rows(nodes[:PAGE], user),
+        total=sum(by_state.values()),
+        matching=matching,
+        by_state=by_state,
+        out=out,
+        held=NodeHold.objects.filter(state__in=NODE_HOLD.live).count(),
+        held_last_hour=NodeHold.objects.filter(created_at__gte=now - timedelta(hours=1), adopted=False).count(),
+        after=more,
+        wrong_list=wrong,
+        clusters=list(Cluster.objects.order_by("name")),
+    )
+
+
+def detail(user: Any, name: str) -> NodeDetail | None:
+    node = Node.objects.filter(name=name).select_related("cluster").order_by("-seen_at").first()
+    if node is None:
+        return None
+    holds = list(node.holds.select_related("incident__training_job")[:20])
+    node.live_holds = [h for h in holds if h.state in NODE_HOLD.live]  # type: ignore[attr-defined]
+    seen = visible_incidents(user).filter(Q(holds__node=node) | Q(exclusions__node=node)).distinct()
+    incidents = list(seen.select_related("training_job").order_by("-detected_at")[:20])
+    checks = list(node.checks.order_by("-asked_at", "-pk")[:12])
+    return NodeDetail(_rows([node], user)[0], holds, incidents, checks)
+
+
+def may_see(user: Any, incidents: set[int]) -> set[int]:
+    """Of these incidents, those whose training job the user may open."""
+    return set(visible_incidents(user).filter(pk__in=incidents).values_list("pk", flat=True))
+
+
+def _matching(filters: NodeFilters) -> tuple[QuerySet[Node], str]:
+    nodes: QuerySet[Node] = Node.objects.all()
+    wrong = ""
+    if filters.text:
+        try:
+            names = expand(filters.text) if any(c in filters.text for c in "[,") else []
+        except ValueError as error:
+            names, wrong = [], str(error)
+        nodes = nodes.filter(name__in=names[:5000]) if names else nodes.filter(name__icontains=filters.text)
+    if filters.only == "held":
+        live = NodeHold.objects.filter(node=OuterRef("pk"), state__in=NODE_HOLD.live)
+        nodes = nodes.filter(Exists(live))
+    elif filters.only == "down":
+        nodes = nodes.filter(base_state="DOWN")
+    return nodes, wrong
+
+
+def _overview() -> tuple[dict[str, int], int]:
+    """How many nodes are in which base state, and how many are out of use, by whose hand ever."""
+    by_state: dict[str, int] = {}
+    out = 0
+    for base, flags in Node.objects.order_by().values_list("base_state", "flags"):
+        by_state[base or "UNKNOWN"] = by_state.get(base or "UNKNOWN", 0) + 1
+        out += base == "DOWN" or bool(OUT_FLAGS & set(flags))
+    return by_state, out
+
+
+def _rows(nodes: Sequence[Node], user: Any) -> list[NodeRow]:
+    ids = {str(job) for node in nodes for job in node.jobs}
+    known = {job.slurm_job_id: job for job in visible_jobs(user).filter(slurm_job_id__in=ids)}
+    rows = []
+    for node in nodes:
+        live: list[NodeHold] = node.live_holds  # type: ignore[attr-defined]
+        rows.append(NodeRow(node, live[0] if live else None, [known.get(str(j), str(j)) for j in node.jobs]))
+    return rows

@@ -1,0 +1,1 @@
+"""From rows to what a page says: sentences, numbers, words. No query is made here."""

@@ -1,0 +1,1 @@
+"""The pages. They read through `controller.queries`; what changes anything goes through `controller.commands`."""

@@ -1,0 +1,125 @@
+"""States in words: always a colour, an icon of its own outline and a word."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Word:
+    """`tone`: ok, run, warn, bad, hold or idle. `icon`: a name of the sprite."""
+
+    text: str
+    tone: str
+    icon: str
+
+
+JOB = {
+    "queued": Word("In the queue", "idle", "wait"),
+    "starting": Word("Starting", "run", "wait"),
+    "training": Word("Training", "run", "run"),
+    "recovering": Word("Recovering", "warn", "again"),
+    "verifying": Word("Verifying", "run", "shield"),
+    "stopped": Word("Stopped, needs you", "bad", "bad"),
+    "finished": Word("Finished", "ok", "done"),
+    "cancelled": Word("Cancelled", "idle", "stop"),
+}
+CHECK_FAILED = Word("Check failed, needs you", "bad", "bad")
+
+INCIDENT = {
+    "open": Word("Open", "warn", "warn"),
+    "diagnosed": Word("Diagnosed", "warn", "warn"),
+    "acting": Word("Acting", "warn", "again"),
+    "recovering": Word("Recovering", "warn", "again"),
+    "verifying": Word("Verifying", "run", "shield"),
+    "awaiting_operator": Word("Needs you", "bad", "bad"),
+    "resolved": Word("Resolved", "ok", "done"),
+    "observed_only": Word("Observed only", "idle", "idle"),
+    "abandoned": Word("Overtaken by another incident", "idle", "minus"),
+}
+RESOLVED_VERIFIED = Word("Resolved and verified", "ok", "shield")
+
+ATTEMPT = {
+    "pending": Word("In the queue", "idle", "wait"),
+    "starting": Word("Starting", "run", "wait"),
+    "running": Word("Running", "run", "run"),
+    "ending": Word("Ending", "warn", "again"),
+}
+OUTCOME = {
+    "finished": Word("Finished", "ok", "done"),
+    "node_lost": Word("Node lost", "idle", "again"),
+    "node_failed": Word("Node failed", "idle", "again"),
+    "process_died": Word("Process died", "idle", "again"),
+    "user_error": Word("Ended with an error", "bad", "bad"),
+    "verification_failed": Word("Check failed", "bad", "bad"),
+    "superseded": Word("Superseded", "idle", "minus"),
+    "cancelled": Word("Cancelled", "idle", "stop"),
+    "preempted": Word("Preempted", "idle", "again"),
+    "time_limit": Word("Time limit", "idle", "wait"),
+    "requeued": Word("Requeued", "idle", "again"),
+    "unknown": Word("Ended, unknown why", "warn", "warn"),
+}
+
+HOLD = {
+    "draining": Word("Draining", "hold", "hold"),
+    "drained": Word("Drained", "hold", "hold"),
+    "testing": Word("Testing", "run", "wait"),
+    "released": Word("Released", "idle", "ok"),
+    "retired": Word("Retired", "hold", "hold"),
+}
+NOT_OURS = Word("Not ours", "idle", "hold")
+
+ACTION = {
+    "proposed": Word("waits for approval", "warn", "wait"),
+    "ready": Word("about to begin", "run", "wait"),
+    "claimed": Word("in progress", "run", "wait"),
+    "done": Word("done", "ok", "ok"),
+    "refused": Word("not taken", "idle", "minus"),
+    "expired": Word("expired, not taken", "idle", "minus"),
+    "cancelled": Word("cancelled", "idle", "stop"),
+}
+
+CHECK = {
+    "PASS": Word("agrees", "ok", "ok"),
+    "DEGRADED": Word("agrees within limits", "warn", "warn"),
+    "FAIL": Word("differs", "bad", "bad"),
+}
+
+CHECK_NAMES = {
+    "step": "Step",
+    "parameters": "Parameters",
+    "optimizer": "Optimizer",
+    "learning_rate": "Learning rate",
+    "data_position": "Data position",
+    "random_state": "Random state",
+    "layout": "Layout",
+    "loss": "Loss",
+}
+
+LAYERS = {
+    "process": "Process",
+    "communication": "Communication",
+    "gpu": "GPU",
+    "kernel": "Kernel",
+    "network": "Network",
+    "slurm": "Slurm",
+}
+
+UNKNOWN = Word("Unknown", "idle", "idle")
+
+
+def of(table: dict[str, Word], state: str) -> Word:
+    """A state without a word of its own is shown as it is spelled."""
+    return table.get(state) or Word(state.replace("_", " ").capitalize() or "Unknown", "idle", "idle")
+
+
+def of_job(state: str, cause: str | None) -> Word:
+    if state == "stopped" and cause == "verification_failed":
+        return CHECK_FAILED
+    return of(JOB, state)
+
+
+def of_attempt(state: str, outcome: str) -> Word:
+    return of(OUTCOME, outcome) if state == "ended" else of(ATTEMPT, state)
+
+
+def of_incident(state: str, verification: str) -> Word:
+    return RESOLVED_VERIFIED if state == "resolved" and verification in ("PASS", "verified") else of(INCIDENT, state)
