@@ -165,19 +165,24 @@ def test_waiting_gives_the_jobs_exit_code(desk: Desk) -> None:
     assert desk.submit("--wait", desk.script("exit 7"), check=False).returncode == 7
 
 
-def test_standard_input_wrap_array_and_het_jobs(desk: Desk) -> None:
+def test_standard_input_wrap_and_array(desk: Desk) -> None:
     piped = desk.submit("--parsable", "-o", "piped", stdin="#!/bin/sh\necho piped $RELUME_RUN_ID\n").stdout.strip()
     wrapped = desk.submit("--parsable", "-o", "wrapped", "--wrap=echo wrapped $RELUME_RUN_ID").stdout.strip()
     array = desk.submit("--parsable", "-a", "0-1", "-o", "array%a", desk.script("echo id=$RELUME_RUN_ID"))
-    het = desk.submit("--parsable", "-o", "het", "-n1", ":", "-n1", "--wrap=echo het $RELUME_RUN_ID").stdout.strip()
-    for job_id, name in ((piped, "piped"), (wrapped, "wrapped"), (het, "het")):
-        expected = f"{name} {desk.identity(job_id)['run_id']}\n"
-        eventually(lambda name=name, expected=expected: (desk.home / name).exists() and
-                   (desk.home / name).read_text() == expected)  # fmt: skip
-    eventually(lambda: (desk.home / "array1").exists() and (desk.home / "array1").read_text() == "id=\n")
-    assert "tracked from Slurm's side" in array.stderr
-    for job_id in (piped, wrapped, array.stdout.strip(), het):
+    for job_id, name in ((piped, "piped"), (wrapped, "wrapped")):
         desk.ended(job_id)
+        assert (desk.home / name).read_text() == f"{name} {desk.identity(job_id)['run_id']}\n"
+    desk.ended(array.stdout.strip())
+    assert (desk.home / "array1").read_text() == "id=\n"
+    assert "tracked from Slurm's side" in array.stderr
+
+
+def test_a_het_job_is_one_job_with_components(desk: Desk) -> None:
+    """Held: het jobs are started by the backfill scheduler only, half a minute later."""
+    job_id = desk.submit("--parsable", "-H", "-n1", ":", "-n1", "--wrap=true").stdout.strip()
+    job = desk.job(job_id)
+    assert job["HetJobId"] == job_id and job["HetJobIdSet"] and job["Requeue"] == "1"
+    assert desk.identity(job_id)["registered"]
 
 
 def test_a_test_only_submission_submits_nothing(desk: Desk) -> None:
