@@ -1,5 +1,6 @@
 """The same training as gpt.py without Relume: its losses and parameters must be the same to the bit."""
 
+import gc
 import hashlib
 import json
 import os
@@ -34,6 +35,8 @@ def main() -> None:
         if args.report:
             args.report.write_text(json.dumps(report, indent=1) + "\n")
     if dist.is_initialized():
+        del job  # a DDP model that outlives its process group can hang in its destructor
+        gc.collect()
         dist.destroy_process_group()
 
 

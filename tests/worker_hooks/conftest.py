@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,8 +75,10 @@ class Ranks:
         """Exit codes by rank, negative for a signal. A rank that does not end in time is killed and fails the test."""
         statuses = self.server.ask({"wait": self.pids, "timeout": timeout}, timeout + 30)["statuses"]
         hanging = [pid for pid, status in zip(self.pids, statuses, strict=True) if status is None]
-        for pid in hanging:
-            os.kill(pid, signal.SIGKILL)
+        for number in (signal.SIGUSR2, signal.SIGKILL) if hanging else ():
+            for pid in hanging:
+                os.kill(pid, number)
+            time.sleep(0.2)
         if hanging:
             self.server.ask({"wait": hanging, "timeout": 10}, 40)
             pytest.fail(f"ranks hang:\n{self.text()}")

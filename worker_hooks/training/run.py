@@ -1,5 +1,6 @@
 """`Run`: the training script's side of Relume. Public contract: design section 10, docs/formats.md."""
 
+import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -52,8 +53,13 @@ class Run:
     @classmethod
     def launch(cls, main: "Callable[[Run], None]", **options: Any) -> None:
         """Join the process group that the environment describes, run `main(run)`, leave it on a clean end."""
-        with comms.process_group(), cls(**options) as run:
-            main(run)
+        with comms.process_group():
+            with cls(**options) as run:
+                main(run)
+            # A DDP model that outlives its process group can hang in its destructor, waiting for a gloo thread that
+            # waits for the GIL.
+            del run
+            gc.collect()
 
     @property
     def completed(self) -> int:

@@ -6,9 +6,11 @@ null: still running at the timeout). The server imports and forks; it never runs
 its children.
 """
 
+import faulthandler
 import json
 import os
 import runpy
+import signal
 import sys
 import time
 import traceback
@@ -40,6 +42,7 @@ def become(script: str, argv: list[str], environment: dict[str, str], log: str) 
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
+        faulthandler.register(signal.SIGUSR2)  # a hanging rank is asked where it is before it is killed
         os.environ.update(environment)
         sys.argv = [script, *argv]
         sys.path.insert(0, str(Path(script).parent))

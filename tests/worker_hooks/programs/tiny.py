@@ -4,6 +4,7 @@ argv[1] is JSON, see `DEFAULTS`. Each rank writes `<out>.<rank>.json`: its losse
 `die` is {"rank", "step"}: that rank kills itself there. `swallow` wraps the loop in `except Exception`.
 """
 
+import gc
 import json
 import os
 import signal
@@ -172,6 +173,8 @@ def plain(options: dict[str, Any]) -> None:
                 break
     write(options, job, {"losses": losses})
     if dist.is_initialized():
+        del job  # before its process group: see Run.launch
+        gc.collect()
         dist.destroy_process_group()
 
 
