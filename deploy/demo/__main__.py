@@ -53,6 +53,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def tell(args: argparse.Namespace) -> int:
     with _site(args.loopback) as (lab, controller):
+        password = controller.manage("create_user", lab.users["owner"]).split()[-1]
+        print(f"log in as the job's owner: {lab.users['owner']}, password {password}", flush=True)
         owner_token = controller.token(lab.users["owner"], "submit")
         write_user_config(Path(lab.state.as_json()["homes"]["owner"]), lab.users["owner"], controller.url, owner_token)
         token = controller.token(lab.users["owner"], "read")
@@ -113,6 +115,7 @@ def _break(args: argparse.Namespace, lab: Lab, job: training.Job, story: Story) 
 def _reference(lab: Lab, controller: Controller, token: str, story: Story, keep: Path) -> training.Outcome:
     """The same program, uninterrupted, in an empty folder, on the nodes that are left."""
     job = training.submit(lab, controller.site, "gpt-reference")
+    story = Story(story.start)  # its attempts are numbered from 1 again
     story.say(f"the uninterrupted reference: Slurm job {job.slurm_job_id}, {job.run_id}")
     path = f"/api/v1/jobs/{job.run_id}"
     done = _until(lambda d: d["state"] in ("finished", "stopped"), "its end", controller, token, path, story, job)

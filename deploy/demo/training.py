@@ -66,7 +66,8 @@ def submit(lab: Lab, site: Site, name: str, sabotage: str = "") -> Job:
         shutil.chown(path, owner, owner)
     _put_relume_on_the_path(site)
     path = f"{site.folder}/bin:/usr/local/bin:/usr/bin:/bin"
-    done = lab.run("relume", "sbatch", str(script), user="owner", cwd=folder, env={**site.environment, "PATH": path})
+    env = {**site.environment, "PATH": path, "RELUME_STATE_DIR": str(folder / "state")}
+    done = lab.run("relume", "sbatch", str(script), user="owner", cwd=folder, env=env)
     return Job(_run_id(folder), done.stdout.split()[-1], folder)
 
 
@@ -75,18 +76,14 @@ def _put_relume_on_the_path(site: Site) -> None:
     command = site.folder / "bin" / "relume"
     if not command.exists():
         command.parent.mkdir(mode=0o755)
-        command.write_text(f'#!/bin/sh\nexec {site.python} -m worker_hooks.cli.main "$@"\n')
+        command.write_text(f'#!/bin/sh\nexec {site.python} -m worker_hooks "$@"\n')
         command.chmod(0o755)
 
 
 def _run_id(folder: Path) -> str:
-    """The wrapper's identity file names the run of the newest submission from this folder."""
-    identities = sorted((folder.parent / ".local/state/relume/identities").glob("tj-*.json"), key=_changed)
-    return str(json.loads(identities[-1].read_text())["run_id"])
-
-
-def _changed(path: Path) -> float:
-    return path.stat().st_mtime
+    """The wrapper's identity file names the run; this submission has a state folder of its own."""
+    (identity,) = (folder / "state" / "identities").glob("tj-*.json")
+    return str(json.loads(identity.read_text())["run_id"])
 
 
 @dataclass(frozen=True)
