@@ -90,6 +90,16 @@ def test_ranks_that_ignore_sigterm_are_killed_with_their_children(run: Stage) ->
     assert run.controller.events("stopped")[0]["data"]["reason"] == "the agent got signal 15"
 
 
+def test_lines_of_several_ranks_are_not_mixed_and_unfinished_ones_come_through(run: Stage) -> None:
+    chatter = "import os, time\nfor i in range(300): os.write(1, b'a' * 30); os.write(1, b'b' * 30 + b'\\n')\n"
+    chatter += "os.write(1, b'prompt>'); time.sleep(0.5); os.write(1, b'done')"
+    agent = run.start("--ranks", "3", program=(sys.executable, "-c", chatter))
+    output, _ = agent.communicate(timeout=30)
+    lines = output.splitlines()
+    assert lines.count("a" * 30 + "b" * 30) == 900
+    assert "".join(lines[900:]).count("prompt>") == "".join(lines[900:]).count("done") == 3
+
+
 def test_a_program_that_is_not_there(run: Stage) -> None:
     code, errors = run.end(run.start("--ranks", "2", program=("/no/such/program",)))
     assert code == 127 and "/no/such/program cannot be run" in errors

@@ -255,6 +255,15 @@ def test_without_sbatch(desk: Desk) -> None:
     assert done.returncode == 127 and "sbatch cannot be run" in done.stderr and desk.identities == []
 
 
+def test_what_an_agent_registered_meanwhile_stays_registered(desk: Desk) -> None:
+    fake = desk.folder / "bin" / "sbatch"
+    mark = "import json, os; p = os.environ['RELUME_IDENTITY']; d = json.load(open(p)); d['registered'] = True"
+    fake.write_text(f'#!{sys.executable}\n{mark}; json.dump(d, open(p, "w")); print("Submitted batch job 5")\n')
+    desk.controller.away()
+    desk.submit("train.sh")
+    assert desk.identity["registered"] is True and desk.identity["slurm_job_id"] == "5"
+
+
 def test_on_a_terminal_sbatch_finds_a_terminal(desk: Desk) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", WRAPPER, "sbatch", "-Q", "train.sh"]

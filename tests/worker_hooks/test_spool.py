@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,38 @@ def test_a_disk_that_fails_costs_durability_not_records(path: Path, monkeypatch:
     spool.append([event("c")])
     assert spool.flush() and spool.error is None
     assert names(opened(path)) == [(1, "a"), (2, "b"), (3, "c")]
+
+
+def test_a_disk_that_hangs_holds_up_neither_records_nor_posts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = opened(path)
+    monkeypatch.setattr(module, "STUCK_S", 0.0)
+    hanging, released = threading.Event(), threading.Event()
+    real = os.write
+
+    def hang(descriptor: int, data: Any) -> int:
+        hanging.set()
+        released.wait(30)
+        return real(descriptor, data)
+
+    monkeypatch.setattr(module.os, "write", hang)
+    spool.append([event("a")])
+    writer = threading.Thread(target=spool.flush)
+    writer.start()
+    assert hanging.wait(30)
+    spool.append([event("b")])
+    assert names(spool) == [(1, "a"), (2, "b")], "what cannot be written is sent from memory"
+    spool.ack(1)
+    released.set()
+    writer.join(30)
+    spool.flush()
+    assert names(opened(path)) == [(2, "b")]
+
+
+def test_what_is_not_json_is_set_aside_under_its_number(path: Path) -> None:
+    spool = opened(path)
+    spool.append([Draft("event", 1.0, {"name": "x", "data": {"n": float("inf")}}), event("b")])
+    spool.flush()
+    assert names(spool) == [(1, "set_aside"), (2, "b")]
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_that_names_it(tmp_path: Path) -> None:

@@ -61,15 +61,23 @@ class Collector:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        self.first()
+        self._guarded(self.first)
         while not self._ending.is_set():
             urgent = self._wake.wait(PERIOD_S)
             self._wake.clear()
-            self._collect()
+            self._guarded(self._collect)
             if urgent:
                 self.collected()
-            self.tidy()
-        self._collect()
+            self._guarded(self.tidy)
+        self._guarded(self._collect)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Telemetry must outlive its own mistakes: an error nobody foresaw is said once, the next round goes on."""
+        try:
+            work()
+        except Exception as error:
+            text = f"collecting records failed: {type(error).__name__}: {error}"
+            self._say_once(text, text)
 
     def _collect(self) -> None:
         drafts = self.tail.read()

@@ -123,7 +123,7 @@ def _harvest_folder(folder: Path, path: Path) -> bool:
     tail = EventTail(folder, dict(spool.tailed))
     while drafts := tail.read():
         spool.append(drafts, tail.offsets)
-    return spool.flush(sync=True)
+    return spool.close()
 
 
 @contextmanager

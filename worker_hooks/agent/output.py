@@ -8,10 +8,13 @@ import os
 import selectors
 import threading
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from worker_hooks.agent.ranks import RankProcess
 
 TAIL_BYTES = 8192
+MOMENT_S = 0.1
+MOST_BYTES = 65536
 
 
 class Tail:
@@ -34,8 +37,21 @@ class Tail:
         return text
 
 
+@dataclass
+class _Stream:
+    """One pipe of one rank. `rest` is a line that has not ended yet."""
+
+    rank: int
+    target: int
+    rest: bytes = b""
+
+
 class OutputPump:
-    """Started once, after the ranks. `join` waits for the pipes' ends, bounded: a grandchild may hold them open."""
+    """Started once, after the ranks. `join` waits for the pipes' ends, bounded: a grandchild may hold them open.
+
+    Lines of several ranks are not mixed: an unfinished one waits for its end, but no longer than a moment (prompts and
+    progress bars have none).
+    """
 
     def __init__(self, ranks: Iterable[RankProcess]) -> None:
         self.tails = {rank.rank: Tail() for rank in ranks}
@@ -45,7 +61,7 @@ class OutputPump:
                 continue
             for pipe, target in ((rank.process.stdout, 1), (rank.process.stderr, 2)):
                 assert pipe is not None  # both are piped
-                self._selector.register(pipe, selectors.EVENT_READ, (rank.rank, target))
+                self._selector.register(pipe, selectors.EVENT_READ, _Stream(rank.rank, target))
         self._thread = threading.Thread(target=self._run, name="relume-output", daemon=True)
 
     def start(self) -> None:
@@ -55,17 +71,32 @@ class OutputPump:
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        while self._selector.get_map():
-            for key, _ in self._selector.select():
-                rank, target = key.data
-                data = os.read(key.fd, 65536)
-                if not data:
-                    self._selector.unregister(key.fileobj)
-                    key.fileobj.close()  # type: ignore[union-attr]
-                    continue
-                self.tails[rank].add(data)
-                _write_all(target, data)
+        while streams := [key.data for key in self._selector.get_map().values()]:
+            unfinished = any(stream.rest for stream in streams)
+            ready = self._selector.select(MOMENT_S if unfinished else None)
+            for key, _ in ready:
+                self._read(key)
+            if not ready:
+                for stream in streams:
+                    self._pass_on(stream, whole=True)
         self._selector.close()
+
+    def _read(self, key: selectors.SelectorKey) -> None:
+        stream: _Stream = key.data
+        data = os.read(key.fd, 65536)
+        self.tails[stream.rank].add(data)
+        stream.rest += data
+        self._pass_on(stream, whole=not data or len(stream.rest) > MOST_BYTES)
+        if not data:
+            self._selector.unregister(key.fileobj)
+            key.fileobj.close()  # type: ignore[union-attr]
+
+    @staticmethod
+    def _pass_on(stream: _Stream, whole: bool) -> None:
+        end = len(stream.rest) if whole else stream.rest.rfind(b"\n") + 1
+        if end:
+            _write_all(stream.target, stream.rest[:end])
+            stream.rest = stream.rest[end:]
 
 
 def _write_all(target: int, data: bytes) -> None:

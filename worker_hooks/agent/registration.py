@@ -66,10 +66,10 @@ class Registrar:
         return self.identity.registered
 
     def _try_posting(self) -> bool:
-        """A follower whose token was refused: whether the leader put it right, only another post can tell."""
-        doubted, self._doubted = self._doubted, False
+        """Who cannot register can still ask: whether somebody else did, a post tells (now and then)."""
+        self._doubted = False
         self._put_off()
-        return doubted
+        return True
 
     def _try(self) -> bool:
         if not self.config.api_token:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from worker_hooks.agent.identity import Identity
-from worker_hooks.agent.pacing import BACKOFF_CAP_S, ClockOffset, backoff_s, pace_s
+from worker_hooks.agent.pacing import ClockOffset, backoff_s, pace_s
 from worker_hooks.agent.registration import Registrar
 from worker_hooks.agent.spool import Draft, Spool
 from worker_hooks.agent.transport import HttpAnswer, TransportError, post_json
@@ -30,6 +30,7 @@ from worker_hooks.protocol.messages import (
 
 POST_LIMIT_S = 3.0
 REFUSED_WAIT_S = 30.0
+UNKNOWN_WAIT_S = 5.0
 BATCH_BYTES = MAX_BODY_BYTES * 3 // 4
 BATCH_COUNT = 2000
 INGEST = "/api/v1/ingest"
@@ -83,13 +84,20 @@ class Reporter:
 
     def _run(self) -> None:
         while not self._said_all.is_set():
-            wait = self._turn()
+            wait = self._guarded_turn()
             if self._ending.is_set():
                 wait = min(wait, 0.2)
             if self._failures and not self._ending.is_set():
                 self._ending.wait(wait)
             elif self._wake.wait(wait):
                 self._wake.clear()
+
+    def _guarded_turn(self) -> float:
+        """Telemetry must outlive its own mistakes: an error nobody foresaw is said, and the next turn comes later."""
+        try:
+            return self._turn()
+        except Exception as error:
+            return self._failed(f"telemetry failed: {type(error).__name__}: {error}")
 
     def _turn(self) -> float:
         """One exchange; returns the seconds until the next one."""
@@ -158,10 +166,11 @@ class Reporter:
         if answer.status not in self._refusals_said:
             self._refusals_said.add(answer.status)
             self.say(f"the controller refuses this run's token ({answer.status}: {_detail(answer.data)})")
+        self._failures += 1
         if answer.status == 401:
             self.registrar.doubt()
-        self._failures += 1
-        return random.uniform(BACKOFF_CAP_S, REFUSED_WAIT_S)
+            return random.uniform(1.0, UNKNOWN_WAIT_S)
+        return random.uniform(UNKNOWN_WAIT_S, REFUSED_WAIT_S)
 
     def _rejected(self, answer: HttpAnswer, spool: Spool, seqs: list[int]) -> float:
         """400, 413: halve the batch until the one bad record is found, and put a note in its place."""

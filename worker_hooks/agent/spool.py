@@ -149,7 +149,7 @@ class Spool:
         with self._memory:
             for index, (number, line) in enumerate(self._pending):
                 if number == seq:
-                    encoded = _encode(encode_record(Record(seq, draft.kind, draft.at, draft.body)))
+                    encoded = _encode_draft(seq, draft)
                     self._pending[index] = (seq, encoded)
                     self._pending_bytes += len(encoded) - len(line)
                     self._unwritten.append(encoded)
@@ -196,7 +196,7 @@ class Spool:
 
     def _number(self, draft: Draft) -> None:
         self._last_seq += 1
-        line = _encode(encode_record(Record(self._last_seq, draft.kind, draft.at, draft.body)))
+        line = _encode_draft(self._last_seq, draft)
         self._pending.append((self._last_seq, line))
         self._pending_bytes += len(line)
         self._unwritten.append(line)
@@ -301,6 +301,15 @@ def _write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+def _encode_draft(seq: int, draft: Draft) -> bytes:
+    try:
+        return _encode(encode_record(Record(seq, draft.kind, draft.at, draft.body)))
+    except (TypeError, ValueError, RecursionError) as error:  # not JSON: an infinity read from `1e999`, for one
+        reason = f"{draft.kind}: {error}"
+        body = {"name": "set_aside", "rank": None, "data": {"reason": reason}}
+        return _encode(encode_record(Record(seq, "event", time.time(), body)))
 
 
 def _encode(data: Mapping[str, Any]) -> bytes:

@@ -212,7 +212,8 @@ class Agent:
             extra |= dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), launch.options.interface)
         self._collector.event("agent_started")
         if launch.placement.leads:
-            self._collector.event("generation_minted", accepted=len(launch.generation.accepted))
+            accepted = len(launch.generation.accepted)
+            self._collector.event("generation_minted", accepted=accepted, world_size=launch.plan.world)
         for local_rank in range(launch.plan.local):
             environ = attempt.rank_environment(
                 launch.environ, launch.placement, launch.plan, launch.generation, local_rank, extra
@@ -296,7 +297,8 @@ class Agent:
             shutil.rmtree(self._launch.folder, ignore_errors=True)
 
     def _flush_limit(self, verdict: Verdict) -> float:
-        if self._wakeup.got_signal is not None:
+        unknown = self._reporter is not None and not self._reporter.identity.registered
+        if self._wakeup.got_signal is not None or unknown:
             return SIGNAL_FLUSH_S
         return FINISHED_FLUSH_S if verdict.exit_code == exit_codes.FINISHED else FAILED_FLUSH_S
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-from worker_hooks.agent.identity import Identity, UserConfig, state_folder, user_config
+from worker_hooks.agent.identity import Identity, IdentityError, UserConfig, load_identity, state_folder, user_config
 from worker_hooks.cli.receipt import Receipt, read_receipt
 from worker_hooks.cli.script_header import Header, HeaderError, read_header
 from worker_hooks.cli.submission import Plan, Request, UsageError, is_array, make_plan, read_request, without_identity
@@ -235,13 +235,20 @@ def _after(identity: Identity, receipt: Receipt, config: UserConfig, say: _Speak
     identity.slurm_job_id, identity.cluster = receipt.job_id, receipt.cluster
     problem = _register(identity, config)
     # Without a job id (sbatch --quiet prints none) the agent registers again: it knows the id.
-    identity.registered = problem is None and receipt.job_id is not None
+    identity.registered = (problem is None and receipt.job_id is not None) or _registered_meanwhile(identity)
     try:
         identity.save()
     except OSError as error:
         say(f"{identity.path}: {error.strerror}")
     if problem is not None:
         say(f"{problem}; the job is submitted, its agent will register it when it can")
+
+
+def _registered_meanwhile(identity: Identity) -> bool:
+    """The job may have started already, and its agent may have registered it."""
+    with suppress(IdentityError):
+        return load_identity(identity.path).registered
+    return False
 
 
 def _register(identity: Identity, config: UserConfig) -> str | None:
