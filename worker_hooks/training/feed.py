@@ -60,9 +60,17 @@ class Feed:
     # --- resuming -----------------------------------------------------------------------------------------------
 
     def resume(self, position: dict[str, Any]) -> None:
-        """The next iteration continues from `position`."""
+        """The next iteration continues from `position`, which counts samples where the number of ranks changed."""
         self._resume = position
-        self._epoch, self._batches = position["epoch"], self._sabotage.batches(position["batches"])
+        batches = position["batches"]
+        if self.sampler is not None and "consumed" in position and position["consumed"] != self._consumed(batches):
+            batches, rest = divmod(position["consumed"], self._batch_size() * self.sampler.replicas)
+            if rest:
+                raise CheckpointError(
+                    f"{position['consumed']} samples were consumed, which is no whole number of batches of "
+                    f"{self._batch_size()} on {self.sampler.replicas} ranks; choose another batch size"
+                )
+        self._epoch, self._batches = position["epoch"], self._sabotage.batches(batches)
 
     @property
     def resuming(self) -> bool:
@@ -72,6 +80,7 @@ class Feed:
         """Where the iteration that was just opened really starts, for the verification."""
         found: dict[str, Any] = {"epoch": self._epoch, "batches": self._batches, "epoch_length": self._length()}
         if self.sampler is not None:
+            found["consumed"] = self._consumed(self._batches)
             found["sampler_seed"] = self.sampler.seed
             found["next_ids_digest"] = self._next_ids
         return found

@@ -1,0 +1,251 @@
+"""What is resumed, what is refused, and how a damaged state is named."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.worker_hooks.conftest import World
+from worker_hooks.protocol import generations
+from worker_hooks.protocol.durable import encode_json
+from worker_hooks.protocol.manifest import encode_manifest
+from worker_hooks.training.digests import file_digest
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def killed(world: World) -> World:
+    """Two ranks, checkpoints at 4 and 8 committed, rank 1 killed at 11."""
+    assert all(world.tiny(2, die={"rank": 1, "step": 11}).wait())
+    assert [folder.name for folder in sorted(world.run.glob("step-*"))] == ["step-00000004.g1", "step-00000008.g1"]
+    return world
+
+
+# --- verification -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "check", "ranks"),
+    [
+        ("weights", "parameters", [0, 1]),
+        ("lr", "learning_rate", [0, 1]),
+        ("data", "data_position", [0, 1]),
+        ("rng", "random_state", [1]),
+    ],
+)
+def test_a_damaged_state_is_caught_and_named_before_the_first_step(
+    killed: World, kind: str, check: str, ranks: list[int]
+) -> None:
+    run_dir = killed.new_run_dir("second", 2)
+    started = killed.tiny(2, env={"RELUME_SABOTAGE": kind, "RELUME_RUN_DIR": str(run_dir)})
+    assert started.wait() == [77, 77], started.text()
+    assert f"{check} (ranks {ranks}) differ from the checkpoint" in started.text()
+    for rank in (0, 1):
+        events = killed.events(run_dir, rank)
+        (record,) = [event for event in events if event["kind"] == "verification"]
+        failed = [item["name"] for item in record["checks"] if item["outcome"] == "FAIL"]
+        assert failed == ([check] if rank in ranks else [])
+        assert (record["outcome"], record["stage"]) == ("FAIL" if failed else "PASS", "before_first_step")
+        assert not [event for event in events if event.get("name") == "first_step"]
+
+
+def test_a_sound_resume_reports_every_part_and_every_replayed_step(killed: World) -> None:
+    plain = killed.finish(2, plain=True)
+    for rank in (0, 1):
+        record(killed, rank, dict(enumerate(plain[rank]["losses"], start=1)))
+    run_dir = killed.new_run_dir("second", 2)
+    killed.finish(2, env={"RELUME_RUN_DIR": str(run_dir)})
+    for rank in (0, 1):
+        records = [event for event in killed.events(run_dir, rank) if event["kind"] == "verification"]
+        names = [item["name"] for item in records[0]["checks"]]
+        assert names == [
+            "step",
+            "parameters",
+            "optimizer",
+            "learning_rate",
+            "ema",
+            "scheduler",
+            "data_position",
+            "random_state",
+            "layout",
+        ]
+        assert {record["outcome"] for record in records} == {"PASS"}
+        assert [record["step"] for record in records if record["stage"] == "replay"] == list(range(9, 19))
+
+
+def test_a_replayed_loss_that_differs_ends_the_run(killed: World) -> None:
+    plain = killed.finish(2, plain=True)
+    record(killed, 1, dict(enumerate(plain[1]["losses"], start=1)) | {10: (1.0).hex()})
+    statuses = (started := killed.tiny(2)).wait()
+    assert statuses[1] == 77, started.text()
+    assert "rank 1's loss of replayed step 10" in started.text()
+    assert not list(killed.run.glob("step-00000012.g2/manifest.json"))
+
+
+def test_every_rank_gets_its_own_random_state(killed: World) -> None:
+    """One rank's state for all (252 of 256 ranks were wrong once) would pass a check of rank 0 alone."""
+    folder = killed.run / "step-00000008.g1"
+    files = [generations.read_rank_file(folder, rank) for rank in (0, 1)]
+    assert files[0].random["torch"] != files[1].random["torch"]
+    forge(folder, 1, lambda data: data["random"].update(state=files[0].random["state"]))
+    started = killed.tiny(2)
+    assert started.wait() == [77, 77]
+    assert "random_state (ranks [1])" in started.text()
+
+
+# --- damaged storage ----------------------------------------------------------------------------------------------
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
+    "flipped bit": (lambda folder: flip(folder / "rank-00001.d/tensors.bin"), "does not match its digest"),
+    "truncated": (lambda folder: (folder / "rank-00000.d/tensors.bin").write_bytes(b"short"), "has 5 bytes"),
+    "missing shard": (lambda folder: (folder / "rank-00001.d/tensors.bin").unlink(), "tensors.bin is missing"),
+    "missing rank file": (lambda folder: (folder / "rank-00001.json").unlink(), "rank-00001.json is missing"),
+    "other rank file": (lambda folder: flip(folder / "rank-00000.json"), "does not match its digest"),
+    "empty manifest": (lambda folder: (folder / "manifest.json").write_bytes(b""), "not JSON"),
+    "poisoned": (
+        lambda folder: (folder / "rank-00000.d/tensors.bin").write_bytes(b"cos\nsystem\n(S'touch pwned'\ntR."),
+        "bytes",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_bad_checkpoint_is_quarantined_and_walked_past(killed: World, damage: str) -> None:
+    folder = killed.run / "step-00000008.g1"
+    act, reason = DAMAGE[damage]
+    act(folder)
+    run_dir = killed.new_run_dir("second", 2)
+    ends = killed.finish(2, env={"RELUME_RUN_DIR": str(run_dir)})
+    assert reason in json.loads((folder / "quarantine.json").read_text())["reason"]
+    events = killed.events(run_dir, 0)
+    assert [event["folder"] for event in events if event.get("state") == "quarantined"] == [folder.name]
+    (loaded,) = [event for event in events if event.get("name") == "loaded"]
+    assert loaded["data"] == {"step": 4, "folder": "step-00000004.g1"}
+    assert [len(end["losses"]) for end in ends] == [18, 18]
+    assert not (killed.folder / "pwned").exists() and not Path("pwned").exists()
+
+
+def test_nothing_but_bad_checkpoints_is_a_fresh_start_that_says_so(killed: World) -> None:
+    for folder in killed.run.glob("step-*"):
+        flip(folder / "rank-00000.d/tensors.bin")
+    run_dir = killed.new_run_dir("second", 2)
+    killed.finish(2, env={"RELUME_RUN_DIR": str(run_dir)})
+    events = killed.events(run_dir, 0)
+    assert len([event for event in events if event.get("state") == "quarantined"]) == 2
+    assert not [event for event in events if event.get("name") == "loaded"]
+    assert next(event for event in events if event.get("name") == "first_step")["data"] == {"step": 1}
+
+
+def test_the_hint_is_never_trusted(killed: World) -> None:
+    """R24, R28: the pointer may be stale or wrong; the highest committed step of the lineage counts."""
+    (killed.run / "latest").write_text("step-00000004.g1\n")
+    run_dir = killed.new_run_dir("second", 2)
+    killed.finish(2, env={"RELUME_RUN_DIR": str(run_dir)})
+    (loaded,) = [event for event in killed.events(run_dir, 0) if event.get("name") == "loaded"]
+    assert loaded["data"]["step"] == 8
+
+
+# --- ends and edges -----------------------------------------------------------------------------------------------
+
+
+def test_a_finished_run_finishes_at_once_and_writes_nothing(world: World) -> None:
+    """R09: resumed at its total number of steps it neither steps nor saves."""
+    world.finish(2, total=8)
+    before = {path: path.stat().st_mtime_ns for path in world.run.glob("step-*/**/*") if path.is_file()}
+    run_dir = world.new_run_dir("second", 2)
+    ends = world.finish(2, total=8, env={"RELUME_RUN_DIR": str(run_dir)})
+    assert [end["steps"] for end in ends] == [8, 8]
+    assert before == {path: path.stat().st_mtime_ns for path in world.run.glob("step-*/**/*") if path.is_file()}
+    names = [event.get("name") for event in world.events(run_dir, 0)]
+    assert "finished" in names and "first_step" not in names
+
+
+def test_a_checkpoint_at_an_epochs_end_does_the_remaining_epochs(world: World) -> None:
+    """R02, R08: ten steps to an epoch, killed right after the one at its end."""
+    plain = world.finish(2, plain=True, total=25)
+    assert all(world.tiny(2, total=25, every=10, die={"rank": 0, "step": 11}).wait())
+    ends = world.finish(2, total=25, every=10)
+    assert [end["losses"] for end in ends] == [end["losses"] for end in plain]
+
+
+def test_another_number_of_ranks_is_refused_unless_asked_for(killed: World) -> None:
+    """R19: the global batch would silently be another one."""
+    started = killed.tiny(1)
+    assert started.wait() == [77]
+    assert "layout" in started.text()
+    run_dir = killed.new_run_dir("third", 1)
+    ends = killed.finish(1, elastic=True, batch=8, env={"RELUME_RUN_DIR": str(run_dir)})
+    assert ends[0]["steps"] == 18
+    checks = next(event for event in killed.events(run_dir, 0) if event["kind"] == "verification")["checks"]
+    assert {check["name"] for check in checks if check["outcome"] == "DEGRADED"} == {"data_position", "layout"}
+
+
+def test_a_global_batch_that_cannot_be_kept_is_said(killed: World) -> None:
+    """R19: 64 samples were consumed; 12 at a time on one rank cannot continue there."""
+    started = killed.tiny(1, elastic=True, batch=12)
+    assert started.wait() == [1]
+    assert "64 samples were consumed, which is no whole number of batches of 12 on 1 ranks" in started.text()
+
+
+def test_an_optimizer_that_was_not_saved_is_not_quietly_fresh(killed: World) -> None:
+    """R11: a missing part is an error that names it, not a resume."""
+    folder = killed.run / "step-00000008.g1"
+    for rank in (0, 1):
+        forge(folder, rank, lambda data: data["state"].update(optimizer_state_dit=data["state"].pop("optimizer")))
+    started = killed.tiny(2)
+    assert started.wait() == [1, 1]
+    assert "not in the checkpoint: ['optimizer']; only in the checkpoint: ['optimizer_state_dit']" in started.text()
+    assert not (folder / "quarantine.json").exists()
+
+
+def test_parameters_that_are_not_finite_are_never_committed(world: World) -> None:
+    """R27: the state goes bad after step 5; the checkpoint of step 4 stays the newest."""
+    started = world.tiny(2, nan_at=5, total=10, exact=False)
+    assert started.wait() == [0, 0], started.text()
+    assert generations.accepted_folders(world.run) == ["step-00000004.g1"]
+    reason = json.loads((world.run / "step-00000008.g1" / "quarantine.json").read_text())["reason"]
+    assert reason == "parameters are not finite on ranks [0, 1]"
+
+
+def test_the_newest_three_are_kept_and_the_verified_one(world: World) -> None:
+    world.finish(2, total=16, every=2)
+    assert generations.accepted_folders(world.run) == [f"step-{step:08d}.g1" for step in (16, 14, 12)]
+    world.finish(2, total=17, every=2, epochs=4)
+    world.finish(2, total=26, every=2, epochs=4)
+    kept = [f"step-{step:08d}.g3" for step in (26, 24, 22)]
+    assert generations.accepted_folders(world.run) == [*kept, "step-00000017.g2"]
+    assert not list(world.run.glob(".trash-*"))
+
+
+def test_a_half_removed_folder_is_cleared_by_the_next_attempt(killed: World) -> None:
+    shutil.copytree(killed.run / "step-00000004.g1", killed.run / ".trash-step-00000002.g1")
+    killed.finish(2)
+    assert not list(killed.run.glob(".trash-*"))
+
+
+def record(world: World, rank: int, losses: dict[int, str]) -> None:
+    """The first attempt's own record, whole: a rank that is killed may not have written its last steps."""
+    lines = [json.dumps({"step": step, "loss": loss}) + "\n" for step, loss in losses.items()]
+    (world.run / "losses" / f"rank-{rank:05d}.g1.jsonl").write_text("".join(lines))
+
+
+def forge(folder: Path, rank: int, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a rank file and make the manifest agree: what a writer with a defect would have left."""
+    path = folder / f"rank-{rank:05d}.json"
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_bytes(encode_json(data))
+    manifest = encode_manifest(generations.read_manifest(folder))
+    manifest["ranks"][rank]["digest"] = file_digest(path, "sha256")
+    (folder / "manifest.json").write_bytes(encode_json(manifest))
