@@ -103,7 +103,12 @@ LAYERS = {
     "slurm": "Slurm",
 }
 
-UNKNOWN = Word("Unknown", "idle", "idle")
+# What Relume may do: the word, and what follows from it.
+MODES = {
+    "act": (Word("Acting", "ok", "ok"), "holds and requeues"),
+    "approve": (Word("Asks first", "warn", "wait"), "nothing is done before a person says so"),
+    "observe": (Word("Observing", "idle", "idle"), "only says what it would do"),
+}
 
 
 def of(table: dict[str, Word], state: str) -> Word:

@@ -81,7 +81,8 @@ def incident_view(incident: Incident, recovery: Recovery | None, to_attempt: Att
     phases = phases_of(recovery.stamps if recovery is not None else {})
     evidence = list(incident.evidence.all())
     verification = _verification(recovery, to_attempt)
-    word, answer = _answer(recovery, verification)
+    requeued = any(a.kind == REQUEUE and a.state != "refused" for a in incident.actions.all())
+    word, answer = _answer(recovery, verification, requeued)
     return IncidentView(
         incident=incident,
         word=words.of_incident(incident.state, recovery.verification if recovery else ""),
@@ -117,8 +118,9 @@ def cost_of(recovery: Recovery | None) -> str:
 def _when(incident: Incident) -> str:
     begin = incident.fault_at or incident.detected_at
     end = incident.ended_at
-    until = f" to {formats.clock(end)}" if end is not None else ", not over"
-    return f"{formats.date_long(begin)}, {formats.clock(begin)}{until} UTC"
+    if end is None:
+        return f"{formats.date_long(begin)}, {formats.clock(begin)} UTC, not over"
+    return f"{formats.date_long(begin)}, {formats.clock(begin)} to {formats.clock(end)} UTC"
 
 
 def _phase_lines(phases: Phases) -> list[PhaseLine]:
@@ -236,10 +238,13 @@ def _verification(recovery: Recovery | None, to_attempt: Attempt | None) -> Veri
     return None
 
 
-def _answer(recovery: Recovery | None, found: Verification | None) -> tuple[Word, str]:
-    """The answer is the ledger's, which also waits for the first new step; a failed line needs no waiting."""
+def _answer(recovery: Recovery | None, found: Verification | None, awaited: bool) -> tuple[Word, str]:
+    """The answer is the ledger's, which also waits for the first new step; a failed line needs no waiting.
+
+    `awaited`: something was requeued, so that an answer will come.
+    """
     if found is None:
-        return Word("", "idle", "wait"), "Not known yet: no check has been made"
+        return Word("", "idle", "wait"), "Not known yet, no check has been made" if awaited else ""
     agree = f"{found.agreeing} of {len(found.lines)} agree"
     if found.outcome == "FAIL":
         return Word("", "bad", "bad"), f"No, {len(found.lines) - found.agreeing} of {len(found.lines)} differ"

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from controller.clock import aware
 from controller.decision.policy import Budget
 from controller.models import Incident, Recovery
 from controller.queries.job import JobStory
+from controller.queries.phases import stamps_of
 from dashboard import formats, words
 from dashboard.presenters.incident import IncidentView, cost_of, incident_view
 from dashboard.presenters.job_tables import AttemptRow, CheckpointRow, attempt_row, checkpoint_note, checkpoint_row
@@ -29,14 +31,15 @@ class Head:
 
 @dataclass(frozen=True)
 class Why:
-    """Why it restarted, with what it cost and whether the run is the same."""
+    """Why it restarted or stopped, with what it cost and whether the run is the same. `said` is followed by a time."""
 
+    said: str
     at: datetime
     summary: str
     reason: str
     cost: str
     incident: int
-    word: Word
+    verified: bool
     answer: str
 
 
@@ -151,10 +154,10 @@ def _why(story: JobStory, views: list[IncidentView]) -> Why | None:
         if incident.state in ("abandoned", "observed_only"):
             continue
         recovery = _recovery(story, incident)
-        stamp = (recovery.stamps.get("requeued") if recovery else None) or {}
-        requeued = stamp.get("at") if isinstance(stamp, dict) else None
-        at = datetime.fromtimestamp(requeued, tz=incident.detected_at.tzinfo) if requeued else incident.detected_at
-        return Why(
-            at, incident.summary, incident.reason, cost_of(recovery), incident.pk, view.verify_word, view.verify_answer
-        )
+        requeued = next((x.at for x in stamps_of(recovery.stamps if recovery else {}) if x.name == "requeued"), None)
+        at = aware(requeued) if requeued is not None else incident.fault_at or incident.detected_at
+        said = "Restarted at" if requeued is not None else "Stopped at"
+        verified = view.verify_word.tone == "ok"
+        cost = cost_of(recovery)
+        return Why(said, at, incident.summary, incident.reason, cost, incident.pk, verified, view.verify_answer)
     return None

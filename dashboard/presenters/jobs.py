@@ -123,7 +123,10 @@ def _spark(spark: Spark | None) -> SparkLine | None:
     span = (high - low) or 1.0
     scale = (SPARK_WIDTH - 2) / max(spark.last_step, 1)
     lines = []
-    for attempt, line in spark.lines:
+    before: list[tuple[int, float]] = []
+    for attempt, own in spark.lines:
+        # The line goes on from the last kept point: only its colour changes.
+        line, before = before + own, own[-1:]
         joined = [
             f"{step * scale:.1f} {2 + (1 - (min(v, high) - low) / span) * (SPARK_HEIGHT - 9):.1f}" for step, v in line
         ]

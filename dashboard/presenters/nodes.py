@@ -29,7 +29,9 @@ def node_line(row: NodeRow, visible: set[int]) -> NodeLine:
     """`visible`: ids of the incidents that this reader may open."""
     node, hold = row.node, row.hold
     flags = [(flag, "bad" if flag in BAD_FLAGS else "hold" if flag in HOLD_FLAGS else "") for flag in node.flags]
-    jobs = [(j.slurm_job_id, j) if isinstance(j, TrainingJob) else (j, None) for j in row.jobs]
+    jobs: list[tuple[str, TrainingJob | None]] = [
+        (j.slurm_job_id, j) if isinstance(j, TrainingJob) else (j, None) for j in row.jobs
+    ]
     if hold is not None and not hold.adopted:
         incident = hold.incident_id if hold.incident_id in visible else None
         return NodeLine(row, flags, words.of(words.HOLD, hold.state), hold.created_at, hold.reason, incident, jobs)

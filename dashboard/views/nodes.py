@@ -4,16 +4,19 @@ import re
 from typing import Any
 from urllib.parse import urlencode
 
+from django.conf import settings
 from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
+from controller import policy_file
 from controller.clock import utcnow
 from controller.queries import nodes as queries
 from controller.queries.freshness import silences
 from dashboard.presenters.nodes import hold_word, node_line
 from dashboard.views.answers import fragment
+from dashboard.words import MODES
 
 _CURSOR = re.compile(r"([01]):(\d{1,18}):([A-Za-z0-9._-]{1,255})", re.ASCII)
 CHIPS = (("held", "Held by Relume"), ("down", "DOWN"))
@@ -50,11 +53,15 @@ def _context(request: HttpRequest) -> dict[str, Any]:
         only=only if only in dict(CHIPS) else "",
     )
     now = utcnow()
+    policy = policy_file.load(settings.RELUME_POLICY, settings.RELUME_MODE)
     page = queries.page_of(request.user, filters, now, _cursor(request.GET.get("older", "")))
     held_for = {row.hold.incident_id for row in page.rows if row.hold is not None and row.hold.incident_id}
     visible = queries.may_see(request.user, held_for)
     return {
         "page": page,
+        "clusters": [(cluster, MODES[cluster.mode or policy.mode]) for cluster in page.clusters],
+        "ceiling": min(policy.ceilings.max_nodes_out, int(policy.ceilings.max_fraction_out * page.total)),
+        "drains": policy.ceilings.max_drains_per_hour,
         "lines": [node_line(row, visible) for row in page.rows],
         "counts": sorted(page.by_state.items(), key=lambda pair: (-pair[1], pair[0])),
         "chips": [_chip(filters, key, words) for key, words in CHIPS],

@@ -81,20 +81,23 @@ function near(traces, attempt, step, fit) {
   return points.reduce((best, p) => Math.abs(p[0] - step) < Math.abs(best[0] - step) ? p : best)[1];
 }
 
-function odd(data, kept, fit, c, wall, tails) {
-  const seen = data.not_finite.filter(n => n.kept || tails);
-  if (!seen.length) return null;
+/** Where the diamond of a value that is no number stands: above the line that breaks off there. */
+function oddPlace(one, kept, fit, wall) {
   const lift = (fit.high - fit.low) * .1;
-  return { type: "scatter", mode: "markers", x: seen.map(n => wall ? new Date(n.time * 1000).toISOString() : n.step),
-    y: seen.map(n => Math.min(near(kept, n.attempt, n.step, fit) + lift, fit.high - lift / 3)), hoverinfo: "skip", cliponaxis: false,
+  return { x: wall ? new Date(one.time * 1000).toISOString() : one.step, y: Math.min(near(kept, one.attempt, one.step, fit) + lift, fit.high - lift / 3) };
+}
+
+function odd(data, kept, fit, c, wall, tails) {
+  const places = data.not_finite.filter(n => n.kept || tails).map(n => oddPlace(n, kept, fit, wall));
+  if (!places.length) return null;
+  return { type: "scatter", mode: "markers", x: places.map(p => p.x), y: places.map(p => p.y), hoverinfo: "skip", cliponaxis: false,
     marker: { symbol: "diamond", size: 11, color: c.surface, line: { color: c.bad, width: 1.5 } }, meta: { odd: true } };
 }
 
 function latest(data, kept, c, wall) {
   if (!data.latest) return null;
   const trace = kept.findLast(t => t.attempt === data.latest.attempt), k = trace.steps.lastIndexOf(data.latest.step);
-  return { type: "scatter", mode: "markers+text", x: [wall ? new Date(trace.times[k] * 1000).toISOString() : data.latest.step], y: [data.latest.value],
-    text: [value(data.latest.value)], textposition: "top center", textfont: { color: c.text, weight: 600, size: 12 }, hoverinfo: "skip", cliponaxis: false,
+  return { type: "scatter", mode: "markers", x: [wall ? new Date(trace.times[k] * 1000).toISOString() : data.latest.step], y: [data.latest.value], hoverinfo: "skip", cliponaxis: false,
     marker: { size: 8, color: c[`a${of(data.latest.attempt)}`], line: { color: c.surface, width: 2 } } };
 }
 
@@ -118,7 +121,7 @@ function layout(data, view, o) {
       tickformat: wall ? undefined : ",~s", showspikes: true, spikemode: "across", spikethickness: 1, spikedash: "solid", spikecolor: c["text-3"], spikesnap: "data" },
     yaxis: { ...axis, range: [fit.low, fit.high], nticks: 7, fixedrange: true },
     shapes: marks.flatMap(m => shapes(m, wall, c, top, fit)),
-    annotations: [...labels(marks, o), ...cutNote(fit, c, wide), ...oddNote(data, c, wide, wall, fit)],
+    annotations: [...labels(marks, o), ...cutNote(fit, c, wide), ...oddNote(data, c, wide, wall, fit), ...lastNote(data, c, wall)],
   };
 }
 
@@ -143,12 +146,16 @@ function labels(marks, o) {
     if (px(mark) < LEFT - 1 || px(mark) > width - RIGHT + 1) return;
     found.push({ ...common, yshift: top - 14, text: String(mark.attempt), font: { color: c.surface, size: 11, weight: 600 }, xanchor: "center" });
     if (!wide) return;
-    const lines = [plain(short(mark.cause, 34)), cost(mark)].filter(Boolean), need = Math.max(...lines.map(l => l.length)) * 6.2 + 16;
+    const lines = [short(mark.cause, 34), cost(mark)], need = Math.max(...lines.map(l => l.length)) * 6.2 + 16;
     const after = k + 1 < marks.length ? px(marks[k + 1]) - 12 : width, before = k ? px(marks[k - 1]) + 12 : 0;
-    const right = px(mark) + need < after, left = !right && px(mark) - need > before && !k;
-    const leftLast = !right && k === marks.length - 1 && px(mark) - need > before + (k ? 200 : 0);
-    if (!right && !left && !leftLast) return;
-    found.push({ ...common, xanchor: right ? "left" : "right", align: right ? "left" : "right", xshift: right ? 12 : -12, yshift: top - 20, text: `<b>${lines[0]}</b>${lines[1] ? `<br>${lines[1]}` : ""}`, font: { color: c.text, size: 11 } });
+    const side = px(mark) + need < after ? "left" : !k && px(mark) - need > before ? "right" : "";
+    /* The last mark may write to its left when the one before leaves it the room of both texts. */
+    const anchor = side || (k === marks.length - 1 && px(mark) - need > before + 200 ? "right" : "");
+    if (!anchor) return;
+    /* Two labels instead of one with tags: Plotly makes a style attribute of a tag, which the policy refuses. */
+    const beside = { ...common, xanchor: anchor, xshift: anchor === "left" ? 12 : -12 };
+    found.push({ ...beside, yshift: top - 14, text: plain(lines[0]), font: { color: c.text, size: 11, weight: 600 } });
+    if (lines[1]) found.push({ ...beside, yshift: top - 29, text: lines[1], font: { color: c["text-2"], size: 11 } });
   });
   return found;
 }
@@ -162,14 +169,21 @@ function cost(mark) {
 
 function cutNote(fit, c, wide) {
   if (fit.cut === null) return [];
-  return [{ xref: "paper", yref: "paper", x: 0, y: 1, xanchor: "left", yanchor: "top", xshift: wide ? 50 : 20, yshift: -2, showarrow: false, text: `start, to ${value(fit.cut)}, is cut off`, font: { color: c["text-3"], size: 11 } }];
+  return [{ xref: "paper", yref: "paper", x: 0, y: 1, xanchor: "left", yanchor: "top", xshift: wide ? 90 : 44, yshift: -2, showarrow: false, text: `start, to ${value(fit.cut)}, is cut off`, font: { color: c["text-3"], size: 11 } }];
 }
 
-function oddNote(data, c, wide, wall) {
+function oddNote(data, c, wide, wall, fit) {
   const first = data.not_finite.find(n => n.kept);
   if (!first || !wide || data.not_finite_total > 3) return [];
-  return [{ x: wall ? new Date(first.time * 1000).toISOString() : first.step, xref: "x", y: .97, yref: "paper", yanchor: "top", xanchor: "left", xshift: 8, showarrow: false,
-    text: `${first.kind === "not a number" ? "Not a number" : first.kind} at ${number(first.step)}`, font: { color: c.bad, size: 11 } }];
+  const place = oddPlace(first, data.traces.filter(t => t.kept), fit, wall);
+  return [{ ...place, xref: "x", yref: "y", yanchor: "middle", xanchor: "left", xshift: 12, showarrow: false, text: `${first.kind === "not a number" ? "Not a number" : first.kind} at ${number(first.step)}`, font: { color: c.bad, size: 11 } }];
+}
+
+function lastNote(data, c, wall) {
+  if (!data.latest) return [];
+  const trace = data.traces.findLast(t => t.kept && t.attempt === data.latest.attempt), k = trace.steps.lastIndexOf(data.latest.step);
+  const x = wall ? new Date(trace.times[k] * 1000).toISOString() : data.latest.step;
+  return [{ x, y: data.latest.value, xref: "x", yref: "y", xanchor: "right", xshift: 10, yshift: 24, showarrow: false, text: value(data.latest.value), font: { color: c.text, size: 12, weight: 600 } }];
 }
 
 function legend(data, view, c) {

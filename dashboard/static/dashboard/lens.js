@@ -61,7 +61,9 @@ function draw(data, width) {
   }
   g.append(el("path", { d: `M${from} ${y0 + h0 + 1}L0 ${y1 - 2}H${width}L${to} ${y0 + h0 + 1}Z`, class: "inset" }),
     el("path", { d: `M${from} ${y0 + h0 + 1}L0 ${y1 - 2}M${to} ${y0 + h0 + 1}L${width} ${y1 - 2}`, class: "edge" }));
-  g.append(text(width / 2, y1 - 9, data.lens, { class: "mid", "text-anchor": "middle" }));
+  /* On the side of the small parts: there the words lie inside the trapezoid. */
+  const atEnd = from + to > width;
+  g.append(text(atEnd ? width - 8 : 8, y1 - 9, data.lens, { class: "mid", "text-anchor": atEnd ? "end" : "start" }));
   wide(g, small, y1, width);
   return g;
 }
