@@ -217,11 +217,11 @@ def _with_checks(known: dict[str, Any], new: list[dict[str, Any]]) -> dict[str, 
 
 def save_step(job: TrainingJob, attempt: Attempt, step: int, at: datetime, *, newest: bool) -> None:
     """The attempt's step only rises; the training job's is that of its newest attempt, so a restart sets it back."""
+    if attempt.step is not None and attempt.step >= step:
+        return
     later = Q(step__isnull=True) | Q(step__lt=step)
-    Attempt.objects.filter(later, pk=attempt.pk).update(step=step, step_at=at)
-    if newest:
-        reached = Attempt.objects.filter(pk=attempt.pk).values("step", "step_at").get()
-        TrainingJob.objects.filter(pk=job.pk).exclude(**reached).update(**reached)
+    if Attempt.objects.filter(later, pk=attempt.pk).update(step=step, step_at=at) and newest:
+        TrainingJob.objects.filter(pk=job.pk).update(step=step, step_at=at)
 
 
 def save_slurm_job(job: TrainingJob, message: Message) -> None:

@@ -46,3 +46,12 @@ def test_the_breaker_knocks_ever_less_often_and_closes_at_the_first_success() ->
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
     now[0] += LONGEST_PAUSE_S
     assert waker.knock() and waker.knock()
+
+
+def test_a_wake_is_a_sweep_on_its_way_to_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    from controller.celery import app
+
+    sent: list[str] = []
+    monkeypatch.setattr(app, "send_task", lambda name, **options: sent.append(name))
+    assert Waker().knock()
+    assert sent == ["controller.sweep"]
