@@ -26,7 +26,7 @@ from controller.site import Site
 log = structlog.get_logger()
 
 SHORT_WAIT_S = 2.0
-RUN_FOR_S = 20.0
+RUN_FOR_S = 12.0
 IN_HAND_S = 8.0
 RETRY_S = 1.0
 

@@ -22,7 +22,11 @@ def objection(action: Action, default_mode: str) -> Result | None:
         return Refuse(f"superseded: the incident is {incident.state}")
     if incident.training_job.state in TRAINING_JOB.final:
         return Refuse(f"the training job is {incident.training_job.state}")
-    return _switched_off(incident.cluster, default_mode) or _facts_moved(incident)
+    off = _switched_off(incident.cluster, default_mode)
+    if off is not None:
+        return off
+    moved = facts_moved(incident)
+    return Refuse(moved) if moved is not None else None
 
 
 def _switched_off(cluster: Cluster, default_mode: str) -> Result | None:
@@ -33,7 +37,7 @@ def _switched_off(cluster: Cluster, default_mode: str) -> Result | None:
     return None
 
 
-def _facts_moved(incident: Incident) -> Result | None:
+def facts_moved(incident: Incident) -> str | None:
     """The agents that were taken for dead speak again: a living attempt is not requeued."""
     if incident.cause not in SILENCE or incident.attempt_id is None:
         return None
@@ -41,7 +45,7 @@ def _facts_moved(incident: Incident) -> Result | None:
         attempt=incident.attempt_id, node__in=incident.suspects, received_at__gt=incident.detected_at
     )
     names = sorted(report.node for report in heard)
-    return Refuse(f"the agent on {', '.join(names)} speaks again") if names else None
+    return f"the agent on {', '.join(names)} speaks again" if names else None
 
 
 def may_run_after(action: Action, earlier: list[Action]) -> bool | str:
