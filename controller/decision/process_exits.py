@@ -24,7 +24,7 @@ def verification_failed(subject: SubjectFacts, now: float, policy: Policy) -> Fi
         return None
     names = ", ".join(attempt.checks_failed)
     clue = Clue("process", "verification", f"g{attempt.generation}", "verification_failed", f"failed: {names}", now)
-    return Finding(VERIFICATION_FAILED, f"the resumed run is not the same run: {names}", clues=(clue,), fault_at=now)
+    return Finding(VERIFICATION_FAILED, f"checks that failed: {names}", clues=(clue,), fault_at=now)
 
 
 def process_died(subject: SubjectFacts, now: float, policy: Policy) -> Finding | Suspicion | None:
@@ -54,7 +54,7 @@ def job_ended_badly(subject: SubjectFacts, now: float, policy: Policy) -> Findin
     if slurm.base in ("TIMEOUT", "DEADLINE"):
         return Finding(TIME_LIMIT, f"job {slurm.job_id} reached its time limit", clues=(clue,), fault_at=clue.at)
     if slurm.exit_meaning == "verification_failed":
-        text = "the resumed run is not the same run (the job said so with its exit code)"
+        text = "the job said so with its exit code"
         return Finding(VERIFICATION_FAILED, text, clues=(clue,), fault_at=clue.at)
     attempt = subject.attempt
     if attempt is not None and attempt.agents and any(_by_itself(e) for e in attempt.exits):
@@ -83,7 +83,7 @@ def _exit_finding(attempt: AttemptFact, own: list[RankExit]) -> Finding:
         for e in near
     )
     if any(e.meaning == "verification_failed" for e in near):
-        text = "the resumed run is not the same run (a rank stopped with the code for it)"
+        text = "a rank stopped with the code for it"
         return Finding(VERIFICATION_FAILED, text, clues=clues, fault_at=first)
     killed = [e for e in near if e.signal is not None]
     who = (killed or near)[0]

@@ -36,7 +36,7 @@ def _lines(detail: dict[str, Any]) -> Iterator[Line]:
     for recovery in detail["recoveries"]:
         if recovery["verification"]:
             at = recovery["stamps"].get("verified", {}).get("at", detail["state_at"])
-            yield at, f"verification: {recovery['verification']} ({recovery['rpo_steps']} steps were repeated)"
+            yield at, f"verification: {recovery['verification']}; {recovery['rpo_steps']} steps to repeat"
     if detail["state"] in ("finished", "stopped", "cancelled"):
         yield detail["state_at"], f"the training job is {detail['state']}: {detail['state_reason']}"
 
