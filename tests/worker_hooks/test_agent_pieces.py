@@ -14,7 +14,7 @@ from worker_hooks.agent.output import Tail
 from worker_hooks.agent.pacing import ClockOffset, backoff_s, pace_s
 from worker_hooks.agent.placement import PlacementError, default_ranks, read_placement, thread_count
 from worker_hooks.agent.run_folder import EventTail, FolderError, coalesce, make_run_folder
-from worker_hooks.agent.spool import Draft
+from worker_hooks.agent.spool_file import Draft
 
 pytestmark = pytest.mark.pure
 

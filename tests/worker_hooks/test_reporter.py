@@ -36,13 +36,13 @@ def test_messages_keep_the_schema(run: Stage) -> None:
 
 @pytest.mark.parametrize("mode", ["error", "busy", "garbage", "cut", "drip", "refuse_token"])
 def test_a_controller_that_stumbles_loses_nothing(run: Stage, mode: str) -> None:
-    agent = run.start("--ranks", "2", steps=100)
+    agent = run.start("--ranks", "2", steps=70)
     until(run.controller.values)
     run.controller.mode = mode
     until(lambda: run.controller.refused)
     run.controller.mode = "ok"
     assert run.end(agent)[0] == 0
-    assert run.controller.values(rank=0) == run.controller.values(rank=1) == list(range(1, 101))
+    assert run.controller.values(rank=0) == run.controller.values(rank=1) == list(range(1, 71))
 
 
 def test_a_controller_that_is_away_loses_nothing_and_holds_nobody_up(run: Stage) -> None:
@@ -122,7 +122,7 @@ def test_the_leader_delivers_for_a_node_that_is_gone(run: Stage) -> None:
 
 def test_a_rejected_record_is_set_aside_and_the_others_go_through(run: Stage) -> None:
     run.controller.rejects = lambda record: record.get("steps", [0])[0] == 1
-    code, errors = run.end(run.start("--ranks", "2", steps=20, period=0.2))
+    code, errors = run.end(run.start("--ranks", "2", steps=10, period=0.2))
     assert code == 0 and "was rejected and set aside" in errors
     assert len(run.controller.events("set_aside")) == 2
     assert run.controller.events("finished")
@@ -193,14 +193,14 @@ def test_an_unregistered_run_is_registered_by_its_agent(run: Stage) -> None:
     run.identity.registered, run.identity.name = False, "mosaic"
     run.identity.save()
     environ = {**run.environ(), "RELUME_API_TOKEN": "user-token"}
-    code, errors = run.end(run.start(environ=environ, steps=200))
+    code, errors = run.end(run.start(environ=environ, steps=140))
     assert code == 0, errors
     (made,) = run.controller.registrations
     assert (made["run_id"], made["name"], made["api_token"]) == (RUN_ID, "mosaic", "user-token")
     assert made["slurm_job_id"] == "7" and made["token_sha256"].startswith("sha256:")
     assert "secret-token" not in json.dumps(made)
     assert load_identity(run.identity.path).registered
-    assert run.controller.values() == list(range(1, 201))
+    assert run.controller.values() == list(range(1, 141))
 
 
 def test_without_an_identity_it_runs_and_keeps_its_run_id_over_requeues(run: Stage) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from worker_hooks.agent import spool as module
-from worker_hooks.agent.spool import Draft, Spool, read_spool
+from worker_hooks.agent.spool import Spool
+from worker_hooks.agent.spool_file import Draft, read_spool
 
 pytestmark = pytest.mark.pure
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from worker_hooks.agent.run_folder import EventTail
-from worker_hooks.agent.spool import Draft, Spool
+from worker_hooks.agent.spool import Spool
+from worker_hooks.agent.spool_file import Draft
 from worker_hooks.protocol.generations import newest_number
 
 PERIOD_S = 0.5

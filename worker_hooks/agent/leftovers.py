@@ -16,7 +16,8 @@ from typing import Any
 
 from worker_hooks.agent.reporter import Replay
 from worker_hooks.agent.run_folder import EventTail
-from worker_hooks.agent.spool import Spool, read_spool
+from worker_hooks.agent.spool import Spool
+from worker_hooks.agent.spool_file import read_spool
 from worker_hooks.protocol.messages import AgentInfo, JobRef, Message, MessageError, Reader
 
 _SPOOL_NAME = re.compile(r"(?P<node>.+)\.g(?P<generation>\d+)\.jsonl")

@@ -16,7 +16,8 @@ from typing import Any
 from worker_hooks.agent.identity import Identity
 from worker_hooks.agent.pacing import ClockOffset, backoff_s, pace_s
 from worker_hooks.agent.registration import Registrar
-from worker_hooks.agent.spool import Draft, Spool
+from worker_hooks.agent.spool import Spool
+from worker_hooks.agent.spool_file import Draft
 from worker_hooks.agent.transport import HttpAnswer, TransportError, post_json
 from worker_hooks.protocol.messages import (
     MAX_BODY_BYTES,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from worker_hooks.agent.spool import Draft
+from worker_hooks.agent.spool_file import Draft
 from worker_hooks.protocol.messages import MessageError, Reader
 from worker_hooks.protocol.records import MAX_POINTS, decode_record
 from worker_hooks.protocol.slots import FILE_NAME, create_slots

@@ -15,66 +15,20 @@ Bounded: above `limit` bytes of unacked records, metrics are dropped; above 5/4 
 given only to what is kept, so the numbers have no gap; the count goes out as an event `dropped` when there is room.
 """
 
-import json
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from worker_hooks.protocol.messages import MessageError, Reader, Record, encode_record
-from worker_hooks.protocol.records import decode_record
+from worker_hooks.agent.spool_file import Draft, decode, encode, encode_draft, read_spool, write_all
+from worker_hooks.protocol.messages import Record
 
 LIMIT_BYTES = 32 << 20
 COMPACT_BYTES = 1 << 20
 STUCK_S = 1.0
-
-
-@dataclass(frozen=True)
-class Draft:
-    """A record before it has a number."""
-
-    kind: str
-    at: float
-    body: dict[str, Any]
-
-
-@dataclass
-class SpoolFile:
-    """What a spool file holds. `lines` are the unacked records in order: (seq, encoded)."""
-
-    header: dict[str, Any] | None = None
-    lines: list[tuple[int, bytes]] = field(default_factory=list)
-    last_seq: int = 0
-    acked: int = 0
-    tailed: dict[str, int] = field(default_factory=dict)
-
-
-def read_spool(path: Path) -> SpoolFile:
-    """Everything readable; a torn or damaged line is skipped. Raises OSError."""
-    content = SpoolFile()
-    kept: dict[int, bytes] = {}
-    for line in path.read_bytes().split(b"\n"):
-        try:
-            data = json.loads(line)
-        except ValueError:
-            continue
-        if not isinstance(data, dict):
-            continue
-        if "spool" in data:
-            content.header = data
-        elif isinstance(data.get("acked"), int):
-            content.acked = max(content.acked, data["acked"])
-        elif isinstance(data.get("tailed"), dict):
-            content.tailed.update(data["tailed"])
-        elif isinstance(data.get("seq"), int):
-            kept[data["seq"]] = line
-    content.last_seq = max([content.acked, *kept])
-    content.lines = sorted((seq, line) for seq, line in kept.items() if seq > content.acked)
-    return content
 
 
 class Spool:
@@ -84,7 +38,7 @@ class Spool:
         self.path = path
         self.dropped = 0
         self.error: str | None = None
-        self._header = _encode({"spool": 1, **header})
+        self._header = encode({"spool": 1, **header})
         self._limit = limit
         self._memory = threading.Lock()
         self._io = threading.Lock()
@@ -116,7 +70,7 @@ class Spool:
                 self._append(draft)
             if tailed and dict(tailed) != self.tailed:
                 self.tailed = dict(tailed)
-                self._unwritten.append(_encode({"tailed": self.tailed}))
+                self._unwritten.append(encode({"tailed": self.tailed}))
 
     def batch(self, max_bytes: int, max_count: int) -> list[Record]:
         """The oldest unacked records that may be sent now."""
@@ -128,7 +82,7 @@ class Spool:
                 total += len(line)
                 if seq > limit or len(records) >= max_count or (records and total > max_bytes):
                     break
-                records.append(_decode(line))
+                records.append(decode(line))
         return records
 
     def ack(self, seq: int) -> None:
@@ -142,18 +96,18 @@ class Spool:
                 gone = len(self._pending.popleft()[1])
                 self._pending_bytes -= gone
                 self._dead_bytes += gone
-            self._unwritten.append(_encode({"acked": seq}))
+            self._unwritten.append(encode({"acked": seq}))
 
     def replace(self, seq: int, draft: Draft) -> Record | None:
         """Put another record under a number that the controller refuses; returns the one that was there."""
         with self._memory:
             for index, (number, line) in enumerate(self._pending):
                 if number == seq:
-                    encoded = _encode_draft(seq, draft)
+                    encoded = encode_draft(seq, draft)
                     self._pending[index] = (seq, encoded)
                     self._pending_bytes += len(encoded) - len(line)
                     self._unwritten.append(encoded)
-                    return _decode(line)
+                    return decode(line)
         return None
 
     # --- the file ------------------------------------------------------------------------------------------------
@@ -196,7 +150,7 @@ class Spool:
 
     def _number(self, draft: Draft) -> None:
         self._last_seq += 1
-        line = _encode_draft(self._last_seq, draft)
+        line = encode_draft(self._last_seq, draft)
         self._pending.append((self._last_seq, line))
         self._pending_bytes += len(line)
         self._unwritten.append(line)
@@ -243,7 +197,7 @@ class Spool:
         if not lines:
             return
         try:
-            _write_all(self._descriptor, b"\n".join(lines) + b"\n")
+            write_all(self._descriptor, b"\n".join(lines) + b"\n")
         except OSError:
             self._forget_file()
             raise
@@ -258,7 +212,7 @@ class Spool:
             self._unwritten = [self._header, *self._state(), *self._lines_after(self._written_seq)]
 
     def _state(self) -> list[bytes]:
-        return [_encode({"acked": self._acked}), _encode({"tailed": self.tailed})]
+        return [encode({"acked": self._acked}), encode({"tailed": self.tailed})]
 
     def _lines_after(self, seq: int) -> list[bytes]:
         return [line for number, line in self._pending if number > seq]
@@ -271,7 +225,7 @@ class Spool:
         size = os.fstat(self._descriptor).st_size
         if size and os.pread(self._descriptor, 1, size - 1) != b"\n":
             try:
-                _write_all(self._descriptor, b"\n")  # somebody was stopped in the middle of a line
+                write_all(self._descriptor, b"\n")  # somebody was stopped in the middle of a line
             except OSError:
                 self._forget_file()
                 raise
@@ -284,7 +238,7 @@ class Spool:
         aside = self.path.with_suffix(".new")
         descriptor = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            _write_all(descriptor, b"\n".join(lines) + b"\n")
+            write_all(descriptor, b"\n".join(lines) + b"\n")
             os.fsync(descriptor)
             aside.rename(self.path)
         except OSError:
@@ -295,32 +249,3 @@ class Spool:
         assert self._descriptor is not None  # opened before
         os.close(self._descriptor)
         self._descriptor, self._dead_bytes, self._written_seq = descriptor, 0, last_seq
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-
-
-def _encode_draft(seq: int, draft: Draft) -> bytes:
-    try:
-        return _encode(encode_record(Record(seq, draft.kind, draft.at, draft.body)))
-    except (TypeError, ValueError, RecursionError) as error:  # not JSON: an infinity read from `1e999`, for one
-        reason = f"{draft.kind}: {error}"
-        body = {"name": "set_aside", "rank": None, "data": {"reason": reason}}
-        return _encode(encode_record(Record(seq, "event", time.time(), body)))
-
-
-def _encode(data: Mapping[str, Any]) -> bytes:
-    return json.dumps(data, allow_nan=False, separators=(",", ":")).encode()
-
-
-def _decode(line: bytes) -> Record:
-    """A record of our own making; one that is damaged all the same travels as an event that says so."""
-    data = json.loads(line)
-    try:
-        return decode_record(Reader.of(data, "record"))
-    except MessageError as error:
-        body = {"name": "set_aside", "rank": None, "data": {"reason": str(error)}}
-        return Record(data["seq"], "event", float(data.get("at") or 0.0), body)
