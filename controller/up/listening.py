@@ -4,11 +4,15 @@ port is told at once, and a low port needs no right of the web user."""
 import fcntl
 import ipaddress
 import socket
+import struct
 
 from controller.environment import Address
 from controller.up.accounts import UpError
 
 BACKLOG = 1024
+# A host that dies in the middle of its request sends no more and no end either: without a limit it would keep one of
+# the web's few threads for ever. Connections inherit these options from the socket that accepts them.
+STALLED_S = 5
 ALWAYS = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -21,6 +25,8 @@ def open_sockets(addresses: list[Address]) -> list[socket.socket]:
             family, kind, protocol, _, where = found[0]
             listener = socket.socket(family, kind, protocol)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                listener.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", STALLED_S, 0))
             listener.bind(where)
             listener.listen(BACKLOG)
         except OSError as error:

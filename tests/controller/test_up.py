@@ -1,8 +1,10 @@
 """`manage.py up` with real processes: ready, killed one by one, interrupted, killed itself, started twice."""
 
+import contextlib
 import os
 import re
 import signal
+import socket
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from controller.up.plan import WEB_PROCESSES, WEB_THREADS
 from tests.controller.up_process import NAMES, Up, processes, until
 from tests.database_lane import LANE, fresh_database
 
@@ -59,6 +62,20 @@ def test_a_killed_child_starts_again_and_leaves_nobody_behind(up: Up, name: str)
     until("its own children gone", lambda: not brood & set(processes()))
     until("health", lambda: up.health() is not None)
     until(f"a sweep after {name} was killed\n{up.log}", lambda: up.viewed_since(began))
+
+
+def test_hosts_that_died_in_the_middle_of_a_request_do_not_hold_the_web(up: Up) -> None:
+    """More of them than the web has threads: each sent half a message and then nothing, not even an end."""
+    host, port = up.url.removeprefix("http://").split(":")
+    half = (
+        b"POST /api/v1/ingest HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer x\r\nContent-Length: 5000\r\n\r\n{"
+    )
+    with contextlib.ExitStack() as dead:
+        for number in range(3 * WEB_PROCESSES * WEB_THREADS):
+            connection = dead.enter_context(socket.create_connection((host, int(port)), 10))
+            connection.sendall(half if number % 2 else half[:60])
+        # Several in a row, because it is chance which of the web's processes takes one.
+        until("every call answered", lambda: all(up.health() is not None for _ in range(20)))
 
 
 def test_a_second_up_on_the_same_home_is_refused(up: Up, tmp_path: Path) -> None:
