@@ -56,6 +56,11 @@ class PrivatePostgres:
         made = self._run("initdb", "-D", str(data), "-U", USER, "-A", "trust", "-E", "UTF8", "--no-sync", "--no-locale")
         if made.returncode:
             raise PostgresMissing(f"initdb failed: {made.stderr.strip()[-500:]}")
+        self.serve()
+
+    def serve(self) -> None:
+        """From a thread that lives on: the server ends with the thread that started it."""
+        account, data = self._account(), self.folder / "data"
         settings = {
             "listen_addresses": "",
             "unix_socket_directories": str(self.folder),
@@ -95,6 +100,11 @@ class PrivatePostgres:
         return self.url(name)
 
     def stop(self) -> None:
+        self.pause()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def pause(self) -> None:
+        """Away, with what was committed; `serve` brings it back."""
         if self._server is not None:
             self._server.send_signal(signal.SIGINT)  # fast shutdown: open sessions are cut
             try:
@@ -103,7 +113,6 @@ class PrivatePostgres:
                 self._server.kill()
                 self._server.wait(15)
             self._server = None
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         argv = [str(binaries() / program), *arguments]
