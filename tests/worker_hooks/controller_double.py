@@ -30,6 +30,7 @@ class ControllerDouble:
         self.instructions: list[dict[str, Any]] = []
         self.superseded_by: int | None = None
         self.rejects: Callable[[dict[str, Any]], bool] = lambda record: False
+        self.rejects_heartbeats = False
         self.tokens: set[str] = set()
         self.pace_s = 0.1
         self.clock_ahead_s = 0.0
@@ -107,9 +108,13 @@ class ControllerDouble:
             self._ingest(handler, data)
 
     def _ingest(self, handler: BaseHTTPRequestHandler, data: dict[str, Any]) -> None:
+        if self.rejects_heartbeats:
+            self.refused += 1
+            self._answer(handler, 400, {"what": "not in this century", "where": "message.sent_at"})
+            return
         bad = next((i for i, record in enumerate(data["records"]) if self.rejects(record)), None)
         if bad is not None:
-            self._answer(handler, 400, {"error": "rejected", "where": f"records[{bad}]"})
+            self._answer(handler, 400, {"what": "rejected", "where": f"message.records[{bad}]"})
             return
         key = (data["run_id"], data["generation"], data["node"])
         with self._lock:

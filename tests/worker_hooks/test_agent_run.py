@@ -1,6 +1,8 @@
 """`relume run` with real processes and a real HTTP server: how ranks live and die, and what the exit code is."""
 
 import json
+import os
+import pwd
 import signal
 import sys
 import time
@@ -38,7 +40,7 @@ def test_a_run_that_finishes(run: Stage) -> None:
 
 
 def test_what_the_ranks_find_in_their_environment(run: Stage) -> None:
-    environ = {**run.environ(), "RELUME_API_TOKEN": "private"}
+    environ = {**run.environ(), "RELUME_API_TOKEN": "private", "USER": "somebody-else"}
     names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"]
     names += ["OMP_NUM_THREADS", "RELUME_RUN_ID", "RELUME_GENERATION", "RELUME_CHECKPOINT_ROOT", "RELUME_API_TOKEN"]
     show = f"import json, os; print(json.dumps([os.environ.get(name) for name in {names!r}]))"
@@ -50,6 +52,7 @@ def test_what_the_ranks_find_in_their_environment(run: Stage) -> None:
     assert second[:2] == ["1", "1"]
     assert first[7].isdigit()
     assert first[8:] == [RUN_ID, "1", str(run.root), None]
+    assert run.controller.messages[-1]["job"]["user"] == pwd.getpwuid(os.getuid()).pw_name
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,19 @@ def test_a_rejected_record_is_set_aside_and_the_others_go_through(run: Stage) ->
     assert run.controller.events("finished")
 
 
+def test_no_record_is_given_up_for_a_complaint_about_the_heartbeat(run: Stage) -> None:
+    run.controller.rejects_heartbeats = True
+    agent = run.start(end="hang", steps=3)
+    until(lambda: run.controller.refused)
+    written = run.folder / "tmp"
+    until(lambda: [p for p in written.glob("*/*/events-0.jsonl") if p.read_text(encoding="utf-8").count("\n") == 3])
+    run.controller.rejects_heartbeats = False
+    agent.send_signal(signal.SIGTERM)
+    _, errors = run.end(agent)
+    assert "rejects this agent's messages" in errors and "message.sent_at" in errors
+    assert run.controller.values() == [1, 2, 3] and run.controller.events("set_aside") == []
+
+
 def test_lines_that_break_the_schema_are_left_in_their_file(run: Stage) -> None:
     lines = ['{"kind": "metrics", "at": 1.0}', "no json", '{"kind": "event", "at": NaN, "name": "x", "data": {}}']
     lines += ['{"kind": "metrics", "at": 1, "rank": 0, "name": "loss", "steps": [1], "times": [1], "values": [NaN]}']

@@ -4,8 +4,8 @@ The main thread only supervises: it waits for news, asks `decide`, and acts. Dis
 business, so a hanging file system or controller delays no teardown. Ranks are started before any thread.
 """
 
-import getpass
 import os
+import pwd
 import shutil
 import socket
 import sys
@@ -69,9 +69,10 @@ class _Log:
 
 
 def _user() -> str:
+    """By the process, not by `USER`: a job carries the variables of the shell that submitted it."""
     try:
-        return getpass.getuser()
-    except (KeyError, OSError):
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
         return str(os.getuid())
 
 
