@@ -232,7 +232,7 @@ class Attempt:
         return iterator
 
     def step(self, loss: Any, metrics: dict[str, Any]) -> None:
-        if not self._ready:
+        if self._tracked and not self._ready:
             raise CheckpointError("the first update came before run.restore(), or past run.batches(the tracked loader)")
         if self._telemetry.control.get("superseded"):
             raise Superseded("relume: the agent says that another attempt took over; this one ends")
@@ -248,7 +248,7 @@ class Attempt:
         for point in self._pending.take(before=step):
             self._arrived(point)
         every = self._options.checkpoint_every
-        self._due = bool(every) and step % every == 0
+        self._due = (bool(every) and step % every == 0) or step == self._options.total_steps
 
     def boundary(self) -> None:
         """Between an update and the next batch: commit what is complete, save what is due."""
@@ -278,13 +278,19 @@ class Attempt:
             return None
         return next(iter(self._tracked.optimizers.values())).param_groups[0].get("lr")
 
-    def _arrived(self, point: Point) -> None:
+    def _tell(self, point: Point) -> float | None:
+        """Hand a point to telemetry; returns its loss."""
         for name, value in point.values.items():
             self._telemetry.metric(name, point.step, point.at, value)
         loss = point.values.get("loss")
+        if loss is not None:
+            self._telemetry.loss(point.step, loss)
+        return loss
+
+    def _arrived(self, point: Point) -> None:
+        loss = self._tell(point)
         if loss is None:
             return
-        self._telemetry.loss(point.step, loss)
         self._recent.append((point.step, loss.hex()))
         check = self._replay.check(point.step, loss)
         if check is not None:
@@ -303,6 +309,10 @@ class Attempt:
         self._recent.clear()
         self._telemetry.phase("training")
 
+    def telemetry_failures(self) -> dict[str, Any]:
+        found = self._telemetry.failures()
+        return {**found, "dropped": found["dropped"] + self._pending.dropped}
+
     # --- the end ------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
@@ -318,6 +328,8 @@ class Attempt:
 
     def abandon(self, error: BaseException) -> None:
         """The end after an exception: nothing is saved, what is known is written."""
+        for point in self._pending.take(before=self.completed + 1):
+            self._tell(point)
         self._telemetry.phase("failed")
         self._telemetry.event("stopped", reason=f"{type(error).__name__}: {error}"[:2000])
         self._telemetry.close()

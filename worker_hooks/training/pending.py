@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsFloat
 
 import torch
 
@@ -45,7 +45,10 @@ class PendingValues:
         self._next = 0
 
     def put(self, step: int, values: dict[str, Any]) -> None:
-        """Numbers are kept, one-element tensors are copied without waiting; None is left out."""
+        """Numbers are kept, one-element tensors are copied without waiting; None is left out.
+
+        Anything else is dropped and counted.
+        """
         entry = _Entry(step, time.time(), {}, {}, None)
         for name, value in values.items():
             if isinstance(value, torch.Tensor):
@@ -53,8 +56,10 @@ class PendingValues:
                 if slot is not None:
                     entry.slots[name] = slot
                     entry.ready = _event(value) or entry.ready
-            elif value is not None:
+            elif isinstance(value, SupportsFloat):
                 entry.values[name] = float(value)
+            elif value is not None:
+                self.dropped += 1
         self._entries.append(entry)
 
     def take(self, *, before: int | None = None) -> Iterator[Point]:

@@ -75,6 +75,10 @@ class Run:
         """Where this training job keeps its checkpoints and loss records."""
         return self._attempt.folder
 
+    def telemetry_failures(self) -> dict[str, Any]:
+        """How many records were lost, and the last error: telemetry never raises, so it can be asked."""
+        return self._attempt.telemetry_failures()
+
     # --- before training ----------------------------------------------------------------------------------------
 
     def track(

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -213,8 +214,8 @@ def incidents(options: dict[str, Any], job: Job, run: Run) -> None:
         next(iter(job.model.parameters())).data.view(-1)[0] = float("nan")
     if wait_at and wait_at["step"] == run.completed:
         Path(f"{wait_at['arrived']}.{job.rank}").touch()
-        with Path(wait_at["fifo"]).open("rb") as fifo:  # blocks until the test opens the other end
-            fifo.read()
+        while not Path(wait_at["go"]).exists():
+            time.sleep(0.01)
 
 
 def write(options: dict[str, Any], job: Job, more: dict[str, Any]) -> None:
@@ -223,10 +224,10 @@ def write(options: dict[str, Any], job: Job, more: dict[str, Any]) -> None:
 
 
 def die_before_commit() -> None:
-    """Rank 0's machine fails when everything is written and nothing is committed."""
+    """Rank 0's machine fails when everything is written and the manifest is about to be renamed into place."""
     from worker_hooks.protocol import generations
 
-    generations.check_token = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+    generations.replace_file = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
 
 
 if __name__ == "__main__":
