@@ -13,6 +13,7 @@ from django.http import HttpRequest
 # Digests of secrets are of no use to a reader.
 HIDDEN = frozenset({"token_digest", "digest"})
 WIDE = (models.JSONField, models.TextField)
+SEARCHED = ("run_id", "name", "owner", "slurm_job_id", "target", "summary", "who")
 COLUMNS = 8
 PAGE = 50
 
@@ -45,28 +46,26 @@ class ReadOnly(_Admin):
     def has_delete_permission(self, request: HttpRequest, obj: object | None = None) -> bool:
         return False
 
-    def get_fields(self, request: HttpRequest, obj: object | None = None) -> list[str]:
-        return [field.name for field in self.opts.fields if field.name not in HIDDEN]
+    def get_fields(self, request: HttpRequest, obj: object | None = None) -> tuple[str, ...]:
+        return tuple(field.name for field in self.opts.fields if field.name not in HIDDEN)
 
-    def get_list_display(self, request: HttpRequest) -> list[str]:
+    def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
         """The narrow columns; references come with one query for all rows, not one each."""
         narrow = [f.name for f in self.opts.fields if not isinstance(f, WIDE) and f.name not in HIDDEN]
-        return narrow[:COLUMNS]
+        return tuple(narrow[:COLUMNS])
 
     def get_queryset(self, request: HttpRequest) -> models.QuerySet[Any]:
         references = [f.name for f in self.opts.fields if isinstance(f, models.ForeignKey)]
         found = super().get_queryset(request)
         return found.select_related(*references) if references else found
 
-    def get_list_filter(self, request: HttpRequest) -> list[str]:
+    def get_list_filter(self, request: HttpRequest) -> tuple[str, ...]:
         names = {field.name for field in self.opts.fields}
-        return [name for name in ("state", "kind", "outcome", "base_state") if name in names]
+        return tuple(name for name in ("state", "kind", "outcome", "base_state") if name in names)
 
-    def get_search_fields(self, request: HttpRequest) -> list[str]:
+    def get_search_fields(self, request: HttpRequest) -> tuple[str, ...]:
         names = {field.name for field in self.opts.fields}
-        return [
-            name for name in ("run_id", "name", "owner", "slurm_job_id", "target", "summary", "who") if name in names
-        ]
+        return tuple(name for name in SEARCHED if name in names)
 
 
 admin.site.site_header = "Relume records"

@@ -20,6 +20,7 @@ TONES = {
     "torn_down": "down",
     "held": "slow",
     "requeued": "start",
+    "released": "save",
     "allocated": "queue",
     "launched": "queue",
     "rendezvous": "start",
