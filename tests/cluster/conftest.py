@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
+from deploy.demo import site_folder
+from deploy.demo.controller import Controller, write_user_config
 from deploy.lab import making, processes
 from deploy.lab.cluster import Lab
 from deploy.lab.errors import LabError
@@ -28,6 +32,18 @@ def lab() -> Iterator[Lab]:
     (made.dir / MADE_FOR).write_text(json.dumps(asdict(processes.start_of(os.getpid()))))
     yield made
     made.down()
+
+
+@pytest.fixture(scope="session")
+def controller(lab: Lab) -> Iterator[Controller]:
+    """`manage.py up` in act mode on the lab, as the demonstration starts it; its job owner may submit and read."""
+    started = Controller(lab, site_folder.make(lab.dir / "site", Path(sys.prefix)))
+    started.start()
+    owner = lab.users["owner"]
+    started.manage("create_user", owner)
+    write_user_config(Path(lab.state.as_json()["homes"]["owner"]), owner, started.url, started.token(owner, "submit"))
+    yield started
+    started.stop()
 
 
 @pytest.fixture(autouse=True)

@@ -58,7 +58,7 @@ def _down(turn: Turn, hold: NodeHold, node: NodeView) -> Result:
     refusal = _keep_up(turn, node)
     if refusal:
         return Done(f"{node.name} is drained, not DOWN: {refusal}")
-    turn.stage("down", f"down {node.name}", down_at=turn.now())
+    turn.stage("down", f"down {node.name}")
     turn.port.down_node(node.name, _reason(turn, hold))
     return _confirmed(turn, hold, _looked(turn, node.name))
 

@@ -39,9 +39,8 @@ def _completing(turn: Turn, job: JobView) -> Result:
 
 
 def _killed_at(turn: Turn) -> float:
-    """When its processes were told to end: our requeue, our DOWN, or now at the latest."""
-    if turn.progress.get("sent_at"):
-        return float(turn.progress["sent_at"])
+    """When its processes were told to end, at the latest: our DOWN as it was confirmed, or else now. A requeue that
+    was answered has said it already; one that was not may have taken effect long after it was sent."""
     holds = Action.objects.filter(incident=turn.incident, kind=actions.HOLD_NODE)
     downs = [action.progress["down_at"] for action in holds if action.progress.get("down_at")]
     return float(max(downs, default=turn.now()))
@@ -89,6 +88,8 @@ def _send(turn: Turn, job: JobView) -> Result:
         if not away.outcome_unknown:
             turn.note(f"not sent: {away}", sent_at=None)
         raise
+    else:
+        turn.note(f"Slurm took the requeue of job {job.job_id}", killed_at=turn.progress["sent_at"])
     return Wait(LOOK_S, f"requeue of job {job.job_id} sent")
 
 

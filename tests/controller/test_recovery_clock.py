@@ -1,0 +1,141 @@
+"""Stamps, phases and what was lost."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from controller.clock import aware
+from controller.models import Checkpoint, Incident, MetricChunk, Recovery
+from controller.recovery_clock import phases, refresh, rto_s
+from tests.builders import T0
+
+pytestmark = pytest.mark.db
+Maker = Callable[..., Any]
+
+
+def stamp(at: float) -> dict[str, Any]:
+    return {"at": at, "source": "t:1:c"}
+
+
+def test_phases_sum_to_the_time_from_fault_to_first_new_step() -> None:
+    stamps = {
+        "last_good": stamp(9.0),
+        "fault": stamp(10.0),
+        "detected": stamp(14.5),
+        "requeued": stamp(15.0),
+        "launched": stamp(18.25),
+        "first_step": stamp(21.0),
+        "first_new_step": stamp(22.0),
+        "verified": stamp(23.0),
+    }
+    found = phases(stamps)
+    assert [p.name for p in found] == ["detected", "requeued", "launched", "first_step", "first_new_step"]
+    assert sum(p.seconds for p in found) == rto_s(stamps) == 12.0
+    assert all(p.seconds > 0 and p.source for p in found)
+
+
+def test_a_missing_stamp_is_no_phase_and_disorder_is_sorted() -> None:
+    stamps = {"fault": stamp(10.0), "detected": stamp(12.0), "launched": stamp(11.0), "first_new_step": stamp(13.0)}
+    assert [(p.name, p.seconds) for p in phases(stamps)] == [
+        ("launched", 1.0),
+        ("detected", 1.0),
+        ("first_new_step", 1.0),
+    ]
+    assert phases({"detected": stamp(1.0)}) == [] and rto_s({"fault": stamp(1.0)}) is None
+
+
+@pytest.fixture
+def recovery(make_job: Maker, make_attempt: Maker) -> Recovery:
+    job = make_job(gpus=16)
+    before = make_attempt(job, 1, step=120, step_at=aware(T0 + 60), start_step=0)
+    make_attempt(job, 2, start_step=100, launched_at=aware(T0 + 80), first_new_step_at=aware(T0 + 90))
+    incident = Incident.objects.create(
+        cluster=job.cluster,
+        training_job=job,
+        attempt=before,
+        state="verifying",
+        cause="node_lost",
+        summary="s",
+        reason="r",
+        confidence=1.0,
+        budget="infrastructure",
+        detected_at=aware(T0 + 66),
+        fault_at=aware(T0 + 61),
+    )
+    return Recovery.objects.create(incident=incident, training_job=job, from_attempt=before)
+
+
+def refreshed(recovery: Recovery) -> Recovery:
+    refresh(recovery.incident.cluster, T0 + 100)
+    recovery.refresh_from_db()
+    return recovery
+
+
+def test_lost_steps_come_from_metric_times(recovery: Recovery) -> None:
+    MetricChunk.objects.create(
+        training_job=recovery.training_job,
+        attempt=recovery.from_attempt,
+        node="gpu1",
+        seq=1,
+        rank=0,
+        name="loss",
+        first_step=99,
+        last_step=101,
+        steps=[99, 100, 101],
+        times=[T0 + 40, T0 + 42, T0 + 43],
+        values=[1, 1, 1],
+    )
+    found = refreshed(recovery)
+    assert (found.rpo_steps, found.rpo_s) == (20, pytest.approx(18.0))
+    assert found.rpo_gpu_hours == pytest.approx(18.0 * 16 / 3600)
+    assert found.stamps["launched"] == {"at": T0 + 80, "source": f"attempt:{found.to_attempt_id}:launched_at"}
+
+
+def test_lost_steps_come_from_the_checkpoint_without_metrics(recovery: Recovery) -> None:
+    Checkpoint.objects.create(
+        training_job=recovery.training_job,
+        folder="step-00000100.g1",
+        step=100,
+        generation=1,
+        state="committed",
+        committed_at=aware(T0 + 45),
+        durable_s=2.0,
+    )
+    assert refreshed(recovery).rpo_s == pytest.approx(17.0)
+
+
+def test_unknown_stays_unknown(recovery: Recovery) -> None:
+    found = refreshed(recovery)
+    assert found.rpo_steps == 20 and found.rpo_s is None and found.rpo_gpu_hours is None
+    assert "loaded" not in found.stamps and found.verification == ""
+
+
+def test_verification_is_as_good_as_its_worst_rank(recovery: Recovery) -> None:
+    def said(outcome: str) -> dict[str, Any]:
+        return {
+            "outcome": outcome,
+            "checks": [{"name": "loss", "outcome": outcome, "expected": "a", "actual": outcome}],
+        }
+
+    attempt = recovery.training_job.attempts.get(generation=2)
+    attempt.checks = {"0": {"replay": said("PASS")}, "1": {"replay": said("DEGRADED")}}
+    attempt.save()
+    assert refreshed(recovery).verification == "", "not before the incident is over"
+    Incident.objects.update(state="resolved", ended_at=aware(T0 + 95))
+    found = refreshed(recovery)
+    assert found.verification == "DEGRADED"
+    assert found.checks == [
+        {
+            "name": "loss",
+            "stage": "replay",
+            "outcome": "DEGRADED",
+            "ranks": 2,
+            "agree": 1,
+            "expected": "a",
+            "actual": "DEGRADED",
+        },
+    ]
+    attempt.checks["0"]["replay"] = said("FAIL")
+    attempt.save()
+    assert refreshed(recovery).verification == "FAIL"

@@ -1,0 +1,106 @@
+"""Policy file, commands of the shell, wiring and waking."""
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from kombu.exceptions import OperationalError
+
+from controller import policy_file, tasks, wiring
+from controller.decision.policy import Policy, PolicyError
+from controller.models import AuditEntry, Cluster, Incident
+from controller.slurm.cli import CliSlurm
+from controller.slurm.fake import FakeSlurm
+from tests.scenarios.world import World
+
+pytestmark = [pytest.mark.db, pytest.mark.django_db]
+
+
+def test_a_policy_file_is_read_and_the_mode_wins(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text('mode = "act"\n[limits]\nagent_silent_s = 5\n')
+    assert policy_file.load(str(path)).limits.agent_silent_s == 5.0
+    assert policy_file.load(str(path), "observe").mode == "observe"
+    assert policy_file.load("") == Policy()
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [("mode = 'fast'", "mode"), ("[limits]\nagent_silence = 1", "limits.agent_silence"), ("mode =", "not TOML")],
+)
+def test_a_wrong_policy_names_file_and_key(tmp_path: Path, text: str, named: str) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(text)
+    with pytest.raises(PolicyError, match=named) as caught:
+        policy_file.load(str(path))
+    assert str(path) in str(caught.value)
+    with pytest.raises(CommandError, match=named):
+        call_command("check_policy", str(path), stdout=StringIO(), stderr=StringIO())
+
+
+def test_a_missing_policy_file_is_an_error() -> None:
+    with pytest.raises(PolicyError, match=r"/nowhere/policy\.toml"):
+        policy_file.load("/nowhere/policy.toml")
+
+
+def test_check_policy_prints_what_is_in_force() -> None:
+    out = StringIO()
+    call_command("check_policy", stdout=out, stderr=StringIO())
+    assert json.loads(out.getvalue())["limits"]["agent_silent_s"] == 3.0
+
+
+def test_the_adapter_is_chosen_by_the_settings(settings: Any, tmp_path: Path) -> None:
+    settings.SLURM_ADAPTER = "cli"
+    assert isinstance(wiring.slurm_port(), CliSlurm)
+    settings.SLURM_ADAPTER = f"fake:{tmp_path / 'slurm.json'}"
+    assert isinstance(wiring.slurm_port(), FakeSlurm)
+    assert wiring.site().owner == wiring.site().owner
+
+
+def test_waking_never_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    from controller.celery import app
+
+    tried = []
+
+    def away(name: str, **options: Any) -> None:
+        tried.append((name, options["retry"]))
+        raise OperationalError("no broker")
+
+    monkeypatch.setattr(app, "send_task", away)
+    tasks.wake()
+    assert tried == [("controller.sweep", False)]
+
+
+def test_pause_from_the_shell() -> None:
+    Cluster.objects.create(name="lab")
+    out = StringIO()
+    call_command("pause", "storage work", stdout=out)
+    assert Cluster.objects.get().paused_reason == "storage work"
+    call_command("pause", "over", "--resume", stdout=out)
+    call_command("pause", "trial", "--mode", "observe", stdout=out)
+    cluster = Cluster.objects.get()
+    assert (cluster.paused_reason, cluster.mode) == ("", "observe")
+    assert list(AuditEntry.objects.order_by("pk").values_list("what", flat=True)) == ["pause", "resume", "set_mode"]
+    Cluster.objects.create(name="other")
+    with pytest.raises(CommandError, match="lab, other"):
+        call_command("pause", "which?")
+
+
+def test_an_old_incident_is_decided_again_from_its_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.start()
+    world.kill_host("gpu2")
+    world.run(10)
+    incident = Incident.objects.get()
+    out = StringIO()
+    monkeypatch.setattr("controller.management.commands.replay_incident.policy", lambda: world.policy)
+    call_command("replay_incident", str(incident.pk), stdout=out)
+    assert "same decision" in out.getvalue() and "hold_node gpu2" in out.getvalue()
+    decision = incident.decisions.order_by("pk")[0]
+    decision.facts["attempt"]["agents"][1]["received_at"] = decision.at.timestamp()
+    decision.save()
+    call_command("replay_incident", str(incident.pk), stdout=out)
+    assert "ANOTHER decision" in out.getvalue()
