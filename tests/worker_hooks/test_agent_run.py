@@ -123,6 +123,25 @@ def test_no_rank_outlives_a_killed_agent(run: Stage) -> None:
     until(lambda: not any(alive(pid) for pid in pids))
 
 
+@pytest.mark.parametrize("first", ["agent", "ranks"])
+def test_a_signal_to_the_whole_step_is_not_the_ranks_failure(run: Stage, first: str) -> None:
+    agent = run.start("--ranks", "2", end="hang")
+    pids = until(run.rank_pids)
+    for pid in [agent.pid, *pids] if first == "agent" else [*pids, agent.pid]:
+        os.kill(pid, signal.SIGTERM)
+    assert run.end(agent)[0] == 1
+    assert [event["data"].get("torn_down") for event in run.controller.events("rank_exited")] == [True, True]
+    assert run.controller.events("rank_log") == []
+
+
+def test_a_rank_that_somebody_ended_with_sigterm_failed(run: Stage) -> None:
+    agent = run.start(end="hang")
+    (pid,) = until(run.rank_pids)
+    os.kill(pid, signal.SIGTERM)
+    assert run.end(agent)[0] == 75
+    assert run.controller.events("rank_exited")[0]["data"] == {"exit_code": None, "signal": 15}
+
+
 def test_a_newer_generation_ends_it_at_once(run: Stage) -> None:
     agent = run.start("--ranks", "2", "--teardown-grace", "30", end="hang", ignore_term=True)
     pids = until(run.rank_pids)

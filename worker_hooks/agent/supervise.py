@@ -7,6 +7,7 @@ business, so a hanging file system or controller delays no teardown. Ranks are s
 import os
 import pwd
 import shutil
+import signal
 import socket
 import sys
 import time
@@ -30,6 +31,7 @@ from worker_hooks.agent.wakeup import Wakeup
 from worker_hooks.protocol import exit_codes
 
 WATCH_S = 0.5
+TOGETHER_S = 0.25
 ANSWERING_S = 3.0
 FINISHED_FLUSH_S = 10.0
 FAILED_FLUSH_S = 2.0
@@ -102,20 +104,20 @@ class Agent:
         self._telemetry = Telemetry(launch, self._state, wakeup.wake, say)
         self._fence = FenceWatch(launch.run, self._state.generation, self._telemetry.obey.supersede)
         self._stop_deadline: float | None = None
+        self._failed: list[int] = []
 
     def run(self) -> int:
         self._start_ranks()
         pump = OutputPump(self._group.ranks)
         self._start_threads(pump)
         verdict = self._watch()
-        failed = [rank for rank in self._group.ranks if rank.end is not None and not rank.end.clean]
         self._state.state = "ending"
         if verdict.exit_code != exit_codes.FINISHED:
             self._say(f"ending: {verdict.reason}")
         self._tear_down(verdict)
         pump.join(OUTPUT_S)
-        for rank in failed:
-            self._telemetry.event("rank_log", rank.rank, tail=pump.tails[rank.rank].text())
+        for rank in self._failed:
+            self._telemetry.event("rank_log", rank, tail=pump.tails[rank].text())
         if verdict.lingers:
             self._linger()
         self._finish(verdict)
@@ -160,11 +162,20 @@ class Agent:
         """Until the attempt is over on this node."""
         while True:
             for rank in self._group.poll():
-                self._said_end(rank)
+                self._said_end(rank, torn_down=self._told_with(rank))
             verdict = decide(self._situation())
             if verdict.exit_code is not None:
                 return verdict
             self._wakeup.wait(WATCH_S)
+
+    def _told_with(self, rank: RankProcess) -> bool:
+        """Was this rank ended by the signal that Slurm sends to every process of a step? The agent's may come later."""
+        if rank.end is None or rank.end.signal not in (signal.SIGTERM, signal.SIGINT):
+            return False
+        deadline = time.monotonic() + TOGETHER_S
+        while self._wakeup.got_signal is None and time.monotonic() < deadline:
+            self._wakeup.wait(TOGETHER_S)
+        return self._wakeup.got_signal is not None
 
     def _situation(self) -> Situation:
         state = self._state
@@ -225,6 +236,7 @@ class Agent:
         if torn_down:
             data["torn_down"] = True
         elif not rank.end.clean:
+            self._failed.append(rank.rank)
             self._say(f"rank {rank.rank} ended: exit code {rank.end.code}, signal {rank.end.signal}")
         self._telemetry.event("rank_exited", rank.rank, urgent=True, **data)
 
