@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.worker_hooks.conftest import World
+from worker_hooks import Run
 from worker_hooks.protocol import generations
 from worker_hooks.protocol.durable import encode_json
 from worker_hooks.protocol.manifest import encode_manifest
 from worker_hooks.training.digests import file_digest
+from worker_hooks.training.errors import VerificationFailed
 
 pytestmark = pytest.mark.torch
 
@@ -95,6 +98,41 @@ def test_every_rank_gets_its_own_random_state(killed: World) -> None:
     started = killed.tiny(2)
     assert started.wait() == [77, 77]
     assert "random_state (ranks [1])" in started.text()
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("scaler", lambda state: state["scaler"].update(scale=65536.0)),  # R12
+        ("scheduler", lambda state: state["scheduler"].update(last_epoch=7)),
+        ("learning_rate", lambda state: state["optimizer"]["groups"][0]["settings"].update(lr=0.002)),  # R10
+        ("optimizer", lambda state: state["optimizer"]["groups"][0]["settings"].update(weight_decay=0.5)),
+    ],
+)
+def test_a_part_that_was_restored_wrongly_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    part: str,
+    change: Callable[[dict[str, Any]], object],
+) -> None:
+    monkeypatch.delenv("RELUME_RUN_ID", raising=False)
+
+    def attempt() -> Run:
+        model = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.001)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=512.0)
+        return Run(model=model, optimizer=optimizer, scheduler=scheduler, scaler=scaler, root=tmp_path)
+
+    with attempt() as run:
+        run.step(loss=1.0)
+    forge(run.folder / "step-00000001.g1", 0, lambda data: change(data["state"]))
+    with pytest.raises(VerificationFailed) as caught, attempt():
+        pytest.fail("the block must not be entered")
+    assert f"{part} (ranks [0])" in capsys.readouterr().err
+    assert caught.value.parts == (part,)
+    assert caught.value.code == 77
 
 
 # --- damaged storage ----------------------------------------------------------------------------------------------

@@ -162,7 +162,11 @@ class Run:
 
     def __enter__(self) -> "Run":
         if self._tracked:
-            self.restore()
+            try:
+                self.restore()
+            except BaseException as error:
+                self._abandon(error)
+                raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
