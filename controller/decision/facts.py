@@ -131,6 +131,17 @@ class SlurmJobFact:
     held_by: str | None = None
     exit_code: int | None = None
     exit_meaning: str | None = None
+    exit_signal: int = 0
+
+    @property
+    def failed(self) -> bool:
+        """Slurm has seen all of its processes end, badly: nobody's silence can explain anything any more."""
+        return self.base in ("FAILED", "OUT_OF_MEMORY") and "COMPLETING" not in self.flags
+
+    @property
+    def died_by_signal(self) -> bool:
+        """The batch script was killed, or ended with 128 + a signal as shells, srun and `relume run` do."""
+        return self.exit_signal > 0 or (self.exit_code is not None and 128 < self.exit_code < 193)
 
 
 @dataclass(frozen=True)

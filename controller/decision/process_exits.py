@@ -37,9 +37,10 @@ def process_died(subject: SubjectFacts, now: float, policy: Policy) -> Finding |
     last_report = max(e.at for e in own)
     settled = now - last_report >= policy.limits.exit_settle_s
     read_since = subject.view_at is not None and subject.view_at >= last_report
-    if not settled or not read_since or _somebody_silent(attempt, now):
+    slurm = subject.slurm
+    if not settled or not read_since or slurm is None or slurm.base in ENDED_BY_SOMEBODY:
         return None
-    if subject.slurm is None or subject.slurm.base in ENDED_BY_SOMEBODY:
+    if _somebody_silent(attempt, now) and not slurm.failed:
         return None
     return _exit_finding(attempt, own)
 
@@ -59,7 +60,7 @@ def job_ended_badly(subject: SubjectFacts, now: float, policy: Policy) -> Findin
     attempt = subject.attempt
     if attempt is not None and attempt.agents and any(_by_itself(e) for e in attempt.exits):
         return None  # process_died has the better story, a moment later
-    if slurm.exit_meaning == "attempt_failed":
+    if slurm.exit_meaning == "attempt_failed" or (slurm.base == "FAILED" and slurm.died_by_signal):
         return Finding(PROCESS_DIED, f"the attempt ended: {raw}", clues=(clue,), fault_at=clue.at)
     return Finding(USER_ERROR, f"the program ended by itself: {raw}", clues=(clue,), fault_at=clue.at)
 

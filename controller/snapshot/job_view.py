@@ -63,5 +63,6 @@ def slurm_fact(view: Mapping[str, Any]) -> SlurmJobFact | None:
         num_nodes=view["num_nodes"],
         held_by=view["hold_kind"],
         exit_code=code,
+        exit_signal=view["exit_signal"],
         exit_meaning=MEANINGS.get(code) if code is not None else None,
     )
