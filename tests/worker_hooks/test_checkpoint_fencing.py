@@ -8,9 +8,13 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.worker_hooks.conftest import World
+from worker_hooks import Run
 from worker_hooks.protocol import generations
+from worker_hooks.training import retention, save
+from worker_hooks.training.errors import CheckpointError
 
 pytestmark = pytest.mark.torch
 
@@ -107,9 +111,40 @@ def test_a_stop_request_ends_every_rank_at_the_same_step_with_a_checkpoint(world
     assert generations.accepted_folders(world.run)[0] == f"step-{ends[0]['steps']:08d}.g1"
 
 
-def test_a_superseded_generation_prunes_nothing(world: World) -> None:
-    from worker_hooks.training import retention
+def test_a_rank_file_that_comes_in_while_rank_0_looks_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit found the folder incomplete, a moment later it is complete: that is no reason to quarantine it."""
+    real = generations.commit_folder
+    answers = [None]
 
+    def late(folder: Path, generation: int, *, now: float) -> object:
+        return answers.pop() if answers else real(folder, generation, now=now)
+
+    monkeypatch.setattr(generations, "commit_folder", late)
+    with Run(model=torch.nn.Linear(2, 2), root=tmp_path, checkpoint_every=1) as run:
+        run.step(loss=1.0)
+        assert not answers
+        assert generations.accepted_folders(run.folder) == []
+        assert not list(run.folder.glob("*/quarantine.json"))
+        run.step(loss=1.0)
+    assert generations.accepted_folders(run.folder) == ["step-00000002.g1", "step-00000001.g1"]
+
+
+def test_a_rank_that_never_writes_its_part_is_an_error_at_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(save, "COMMIT_DEADLINE_S", 0.0)
+    monkeypatch.setattr(generations, "missing_ranks", lambda *_: [3])
+    monkeypatch.setattr(generations, "commit_folder", lambda *_, **__: None)
+    with (
+        pytest.raises(CheckpointError, match=r"step-00000001\.g1: nothing from ranks \[3\] after 0 s"),
+        Run(model=torch.nn.Linear(2, 2), root=tmp_path, checkpoint_every=1) as run,
+    ):
+        run.step(loss=1.0)
+
+
+def test_a_superseded_generation_prunes_nothing(world: World) -> None:
     world.finish(1, total=12, every=2)
     before = sorted(folder.name for folder in world.run.glob("step-*"))
     generations.mint(world.run, node="other", world_size=1, now=time.time())

@@ -12,15 +12,14 @@ from typing import Any
 import torch
 
 from worker_hooks.protocol import generations
-from worker_hooks.protocol.losses import read_losses
 from worker_hooks.protocol.messages import PHASES
-from worker_hooks.training import ddp, random_state, resume, retention, verify
+from worker_hooks.training import retention
 from worker_hooks.training.comms import Coordinator
 from worker_hooks.training.digests import value_digest
 from worker_hooks.training.errors import CheckpointError, Superseded
 from worker_hooks.training.feed import Feed
 from worker_hooks.training.pending import PendingValues, Point
-from worker_hooks.training.resume import Source
+from worker_hooks.training.resumption import Demands, Resumption
 from worker_hooks.training.sabotage import Sabotage
 from worker_hooks.training.save import Identity, Saver
 from worker_hooks.training.settings import read_settings
@@ -61,14 +60,10 @@ class Attempt:
         self._pending = PendingValues()
         self._recent: deque[tuple[int, str]] = deque(maxlen=_RECENT_LOSSES)
         self._feeds: dict[str, Feed] = {}
-        self._source: Source | None = None
-        self._replay = verify.Replay({}, exact=True)
-        self._restored = False
-        self._ready = False
+        self._resumption: Resumption | None = None
         self._due = False
         self._stopping = False
         self._first = True
-        self._max_before = 0
         if self.joined:
             self._telemetry.event("rendezvous")
 
@@ -91,18 +86,24 @@ class Attempt:
     # --- resuming -----------------------------------------------------------------------------------------------
 
     def restore(self) -> int:
-        if self._restored:
+        if self._resumption is not None:
             raise CheckpointError("run.restore() was called twice")
-        self._restored = True
         self._feeds = {name: Feed(loader, self._sabotage) for name, loader in self._tracked.loaders.items()}
-        self._telemetry.phase("loading")
+        demands = Demands(exact=self._exact, elastic=self._options.elastic)
+        resumption = Resumption(self._saver.identity, self._coordinator, self._telemetry, self._sabotage, demands)
+        self._resumption = resumption
         if self.rank == 0:
-            retention.empty_trash(self._settings.run)
-        self._source = resume.choose(self._settings.run, self._coordinator, self._saver.set_aside)
-        if self._source is None:
-            self._start_fresh()
-        else:
-            self._load(self._source)
+            retention.empty_trash(self.folder)
+        resumption.begin(self._tracked, self._feeds, self._saver.set_aside)
+        self.completed, self.epoch = resumption.step, resumption.epoch
+        if resumption.source is not None:
+            self._saver.start_from(resumption.source.folder.name, self.completed)
+            if not self._feeds:
+                resumption.complete(self._tracked, None, None)
+        self._tell_facts(resumption)
+        return self.completed
+
+    def _tell_facts(self, resumption: Resumption) -> None:
         self._telemetry.record(
             "run_facts",
             rank=self.rank,
@@ -110,96 +111,12 @@ class Attempt:
             gpus=self._coordinator.world_size if torch.cuda.is_available() else 0,
             parameters=sum(parameter.numel() for parameter in self._tracked.parameters().values()),
             global_batch=None,
-            max_step_before=self._max_before,
-        )
-        return self.completed
-
-    def _start_fresh(self) -> None:
-        self._ready = True
-        self._telemetry.start_step(0)
-        self._telemetry.phase("training")
-
-    def _load(self, source: Source) -> None:
-        tracked, world_size = self._tracked, self._coordinator.world_size
-        torch.set_num_threads(source.first.run["threads"])
-        resume.load(source, tracked, world_size)
-        self.completed = source.manifest.step
-        self.epoch = source.own.data["epoch"]
-        for name, feed in self._feeds.items():
-            if name in source.own.data["loaders"]:
-                feed.resume(source.own.data["loaders"][name])
-        recorded = self._same_ranks(source) and read_losses(
-            self._settings.run, self.rank, before_generation=self.generation, after_step=self.completed
-        )
-        self._fill_gaps(source)
-        self._replay = verify.Replay(recorded or {}, exact=self._exact)
-        self._max_before = max(self._replay.until, self.completed)
-        self._saver.verified = source.folder.name
-        self._saver.last_step = self.completed
-        self._sabotage.weights(tracked.parameters().values())
-        self._sabotage.learning_rate(tracked.optimizers.values())
-        self._telemetry.start_step(self.completed)
-        self._telemetry.event("loaded", step=self.completed, folder=source.folder.name)
-        self._warm_up(source)
-        if not self._feeds:
-            self._verify(None)
-
-    def _same_ranks(self, source: Source) -> bool:
-        """On another number of ranks each one sees other samples: its own losses and positions do not carry over."""
-        return source.manifest.world_size == self._coordinator.world_size
-
-    def _fill_gaps(self, source: Source) -> None:
-        """Losses that the checkpoint knows and the record of a killed rank or a dead host does not."""
-        known = read_losses(self._settings.run, self.rank, before_generation=self.generation)
-        for step, loss in source.own.losses if source.exact else ():
-            if step not in known:
-                self._telemetry.loss(step, float.fromhex(loss))
-
-    def _warm_up(self, source: Source) -> None:
-        self._telemetry.phase("warming_up")
-        orders = source.first.run["layout"]["buckets"]
-        for path, replica in ddp.replicas(self._tracked.models).items():
-            if orders.get(path) is not None and ddp.rebuilds(replica):
-                ddp.warm_up(replica, orders[path])
-        self._telemetry.event("warmed_up")
-
-    def _verify(self, opened: str | None) -> None:
-        """Random state last, then everything compared; from here on nothing may touch the run but the run."""
-        source = self._source
-        assert source is not None
-        if source.exact:
-            random_state.restore(source.own.random["state"])
-        if self.rank == self._coordinator.world_size - 1:
-            self._sabotage.random()
-        digests = random_state.digests(random_state.capture())
-        world_size = self._coordinator.world_size
-        checks = [
-            *verify.state_checks(source, self._tracked, step=self.completed, world_size=world_size),
-            self._position_check(source, opened),
-            verify.random_check(source, digests),
-            verify.layout_check(source, self._tracked, world_size, elastic=self._options.elastic, exact=self._exact),
-        ]
-        self._report("before_first_step", self.completed, checks)
-        verify.demand(checks, self._coordinator, self.completed)
-        self._ready = True
-        self._telemetry.phase("training")
-
-    def _position_check(self, source: Source, opened: str | None) -> verify.Check:
-        if opened is None or opened not in source.own.data["loaders"]:
-            return verify.Check("data_position", verify.DEGRADED, source.own.data["loaders"], None)
-        return verify.position_check(
-            source.own.data["loaders"][opened], self._feeds[opened].actual(), same_ranks=self._same_ranks(source)
+            max_step_before=resumption.max_step_before,
         )
 
-    def _report(self, stage: str, step: int, checks: list[verify.Check]) -> None:
-        self._telemetry.record(
-            "verification",
-            rank=self.rank,
-            stage=stage,
-            step=step,
-            outcome=verify.worst(checks),
-            checks=[check.record() for check in checks],
-        )
+    @property
+    def _ready(self) -> bool:
+        return self._resumption is not None and self._resumption.ready
 
     @property
     def _exact(self) -> bool:
@@ -220,15 +137,16 @@ class Attempt:
             feed.set_epoch(epoch)
 
     def feed(self, loader: Any) -> Feed | None:
-        if self._tracked and not self._restored:
+        if self._tracked and self._resumption is None:
             raise CheckpointError("call run.restore() before the first batch")
         return next((feed for feed in self._feeds.values() if feed.loader is loader), None)
 
     def open(self, feed: Feed) -> Iterator[Any]:
         """The feed's batches; the first one opened after a load completes the verification."""
         iterator = feed.open()
-        if not self._ready:
-            self._verify(next(name for name, known in self._feeds.items() if known is feed))
+        if self._resumption is not None and not self._resumption.ready:
+            opened = next(name for name, known in self._feeds.items() if known is feed)
+            self._resumption.complete(self._tracked, opened, feed)
         return iterator
 
     def step(self, loss: Any, metrics: dict[str, Any]) -> None:
@@ -242,7 +160,7 @@ class Attempt:
         if self._first:
             self._telemetry.event("first_step", step=step)
             self._first = False
-        if step == self._max_before + 1:
+        if step == (self._resumption.max_step_before if self._resumption else 0) + 1:
             self._telemetry.event("first_new_step", step=step)
         self._pending.put(step, {"loss": loss, "lr": self._learning_rate(), **metrics})
         for point in self._pending.take(before=step):
@@ -292,10 +210,8 @@ class Attempt:
         if loss is None:
             return
         self._recent.append((point.step, loss.hex()))
-        check = self._replay.check(point.step, loss)
-        if check is not None:
-            self._report("replay", point.step, [check])
-            verify.demand_replay(check, point.step, self.rank)
+        if self._resumption is not None:
+            self._resumption.replayed(point.step, loss)
 
     def _save(self) -> None:
         """The state waits for the device anyway, so every loss is read, checked and handed over before it is saved."""
@@ -319,7 +235,7 @@ class Attempt:
         """A clean end: every loss read and checked, a last checkpoint, everything written."""
         for point in self._pending.take():
             self._arrived(point)
-        if self._tracked and self._ready and self.completed > (self._saver.last_step or 0):
+        if self._tracked and self._ready and self.completed > self._saver.last_step:
             self._save()
         self._saver.settle(wait=True)
         self._telemetry.event("stopped" if self._stopping else "finished", **self._ending())

@@ -46,17 +46,20 @@ class _Pending:
 
 
 class Saver:
-    """`verified` names the folder this attempt started from: it is never pruned."""
+    """One rank's checkpoints of one attempt. The folder that the attempt started from is never pruned."""
 
     def __init__(self, identity: Identity, telemetry: Telemetry, *, keep: int, config_digest: str | None) -> None:
         self.identity = identity
-        self.verified: str | None = None
-        self.last_step: int | None = None
-        self.blocked_s: list[float] = []
+        self.last_step = 0
         self._telemetry = telemetry
         self._keep = keep
         self._config_digest = config_digest
+        self._verified: str | None = None
         self._pending: list[_Pending] = []
+
+    def start_from(self, folder: str, step: int) -> None:
+        """This attempt resumed from that verified folder."""
+        self._verified, self.last_step = folder, step
 
     def save(self, step: int, tracked: Tracked, data: dict[str, Any], losses: list[tuple[int, str]]) -> None:
         """Write this rank's part of step `step`. Raises Superseded, CheckpointError."""
@@ -68,7 +71,6 @@ class Saver:
             raise CheckpointError(f"saving step {step}: {error}") from error
         self.last_step = step
         blocked = time.monotonic() - started
-        self.blocked_s.append(blocked)
         if self.identity.rank == 0:
             self._pending.append(_Pending(folder, step, started, blocked))
             self.settle()
@@ -180,7 +182,7 @@ class Saver:
         me = self.identity
         try:
             replace_file(me.run / "latest", folder.name.encode() + b"\n")
-            retention.prune(me.run, me.generation, keep=self._keep, protected={self.verified, folder.name})
+            retention.prune(me.run, me.generation, keep=self._keep, protected={self._verified, folder.name})
         except NotNewest as error:
             raise _superseded(error) from None
         except OSError as error:

@@ -123,7 +123,6 @@ class Replay:
     def __init__(self, recorded: dict[int, str], *, exact: bool) -> None:
         self._recorded = recorded
         self._exact = exact
-        self.until = max(recorded, default=0)
 
     def check(self, step: int, loss: float) -> Check | None:
         """None where nothing was recorded for this step."""

@@ -1,0 +1,149 @@
+"""From a checkpoint to the first step: choose, load, warm up, restore the random state, verify. In that order."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from worker_hooks.protocol.losses import read_losses
+from worker_hooks.training import ddp, random_state, resume, verify
+from worker_hooks.training.comms import Coordinator
+from worker_hooks.training.feed import Feed
+from worker_hooks.training.resume import Source
+from worker_hooks.training.sabotage import Sabotage
+from worker_hooks.training.save import Identity
+from worker_hooks.training.telemetry import Telemetry
+from worker_hooks.training.tracked import Tracked
+
+
+@dataclass(frozen=True)
+class Demands:
+    """What the run asks of a resume: equality to the bit, and the same number of ranks."""
+
+    exact: bool
+    elastic: bool
+
+
+class Resumption:
+    """One resume of one rank. `ready` only after the verification passed; without a checkpoint it is ready at once."""
+
+    def __init__(
+        self, identity: Identity, coordinator: Coordinator, telemetry: Telemetry, sabotage: Sabotage, demands: Demands
+    ) -> None:
+        self.source: Source | None = None
+        self.replay = verify.Replay({}, exact=True)
+        self.max_step_before = 0
+        self.ready = False
+        self._identity = identity
+        self._coordinator = coordinator
+        self._telemetry = telemetry
+        self._sabotage = sabotage
+        self._demands = demands
+
+    @property
+    def step(self) -> int:
+        return self.source.manifest.step if self.source else 0
+
+    @property
+    def epoch(self) -> int:
+        return int(self.source.own.data["epoch"]) if self.source else 0
+
+    def begin(self, tracked: Tracked, feeds: dict[str, Feed], set_aside: Callable[[Any, str], None]) -> None:
+        """Choose and load. What must come last waits for `complete`. Collective."""
+        self._telemetry.phase("loading")
+        self.source = resume.choose(self._identity.run, self._coordinator, set_aside)
+        if self.source is None:
+            self.ready = True
+            self._telemetry.start_step(0)
+            self._telemetry.phase("training")
+            return
+        self._load(self.source, tracked, feeds)
+        self._telemetry.start_step(self.step)
+        self._telemetry.event("loaded", step=self.step, folder=self.source.folder.name)
+        self._warm_up(self.source, tracked)
+
+    def complete(self, tracked: Tracked, opened: str | None, feed: Feed | None) -> None:
+        """Random state last, then everything compared; from here on nothing touches the run but the run.
+
+        `feed` is the tracked loader just opened under the name `opened`, if there is one. Collective.
+        """
+        source = self.source
+        assert source is not None
+        if source.exact:
+            random_state.restore(source.own.random["state"])
+        if self._identity.rank == self._identity.world_size - 1:
+            self._sabotage.random()
+        digests = random_state.digests(random_state.capture())
+        checks = [
+            *verify.state_checks(source, tracked, step=self.step, world_size=self._identity.world_size),
+            self._position_check(source, opened, feed),
+            verify.random_check(source, digests),
+            verify.layout_check(
+                source,
+                tracked,
+                self._identity.world_size,
+                elastic=self._demands.elastic,
+                exact=self._demands.exact,
+            ),
+        ]
+        self.report("before_first_step", self.step, checks)
+        verify.demand(checks, self._coordinator, self.step)
+        self.ready = True
+        self._telemetry.phase("training")
+
+    def replayed(self, step: int, loss: float) -> None:
+        """Compare a step that was done before; raises VerificationFailed."""
+        check = self.replay.check(step, loss)
+        if check is not None:
+            self.report("replay", step, [check])
+            verify.demand_replay(check, step, self._identity.rank)
+
+    def report(self, stage: str, step: int, checks: list[verify.Check]) -> None:
+        self._telemetry.record(
+            "verification",
+            rank=self._identity.rank,
+            stage=stage,
+            step=step,
+            outcome=verify.worst(checks),
+            checks=[check.record() for check in checks],
+        )
+
+    def _load(self, source: Source, tracked: Tracked, feeds: dict[str, Feed]) -> None:
+        torch.set_num_threads(source.first.run["threads"])
+        resume.load(source, tracked, self._identity.world_size)
+        for name, position in source.own.data["loaders"].items():
+            if name in feeds:
+                feeds[name].resume(position)
+        self._read_record(source)
+        self._sabotage.weights(tracked.parameters().values())
+        self._sabotage.learning_rate(tracked.optimizers.values())
+
+    def _read_record(self, source: Source) -> None:
+        """What this rank recorded before: to compare with, and to complete where a dead host lost lines."""
+        me = self._identity
+        known = read_losses(me.run, me.rank, before_generation=me.generation)
+        for step, loss in source.own.losses if source.exact else ():
+            if step not in known:
+                self._telemetry.loss(step, float.fromhex(loss))
+        beyond = {step: loss for step, loss in known.items() if step > self.step}
+        self.max_step_before = max([self.step, *beyond])
+        self.replay = verify.Replay(beyond if self._same_ranks(source) else {}, exact=self._demands.exact)
+
+    def _same_ranks(self, source: Source) -> bool:
+        """On another number of ranks each one sees other samples: its own losses and positions do not carry over."""
+        return source.manifest.world_size == self._identity.world_size
+
+    def _warm_up(self, source: Source, tracked: Tracked) -> None:
+        self._telemetry.phase("warming_up")
+        orders = source.first.run["layout"]["buckets"]
+        for path, replica in ddp.replicas(tracked.models).items():
+            if orders.get(path) is not None and ddp.rebuilds(replica):
+                ddp.warm_up(replica, orders[path])
+        self._telemetry.event("warmed_up")
+
+    def _position_check(self, source: Source, opened: str | None, feed: Feed | None) -> verify.Check:
+        saved = source.own.data["loaders"]
+        if feed is None or opened not in saved:
+            return verify.Check("data_position", verify.DEGRADED, saved, None)
+        return verify.position_check(saved[opened], feed.actual(), same_ranks=self._same_ranks(source))
