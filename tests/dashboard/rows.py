@@ -16,8 +16,8 @@ CHECKS = ("step", "parameters", "optimizer", "learning_rate", "data_position", "
 HOSTILE = '<script>alert("name")</script>'
 
 
-def user(name: str, *, staff: bool = False) -> User:
-    return User.objects.create_user(name, password="a long enough password", is_staff=staff)
+def user(name: str, *, staff: bool = False, password: str | None = None) -> User:
+    return User.objects.create_user(name, password=password, is_staff=staff)
 
 
 def cluster(now: datetime = NOW, **more: Any) -> Cluster:

@@ -30,10 +30,10 @@ def story(db: None) -> Story:
     return Story(scale=0.02)
 
 
-@pytest.mark.parametrize("address", OF_JOB + PAGES)
-def test_a_stranger_is_sent_to_the_login(client: Client, story: Story, address: str) -> None:
-    answer = client.get(address)
-    assert answer.status_code == 302 and answer.url.startswith("/login?next=")
+def test_a_stranger_is_sent_to_the_login(client: Client, story: Story) -> None:
+    for address in OF_JOB + PAGES:
+        answer = client.get(address)
+        assert answer.status_code == 302 and answer.url.startswith("/login?next=")
 
 
 @pytest.mark.parametrize("address", OF_JOB)
@@ -48,9 +48,10 @@ def test_a_job_is_its_owners_and_the_staffs(sign_in: SignIn, story: Story, addre
     assert "mosaic" not in other.text
 
 
-@pytest.mark.parametrize("address", PAGES)
-def test_every_page_opens_for_its_reader(sign_in: SignIn, story: Story, address: str) -> None:
-    assert sign_in("ada").get(address).status_code == 200
+def test_every_page_opens_for_its_reader(sign_in: SignIn, story: Story) -> None:
+    ada = sign_in("ada")
+    for address in PAGES:
+        assert ada.get(address).status_code == 200
 
 
 def test_lists_show_only_what_may_be_opened(sign_in: SignIn, story: Story) -> None:
@@ -72,32 +73,35 @@ def test_a_node_page_names_no_job_and_links_no_incident_of_others(sign_in: SignI
     assert RUN in sign_in("ada").get("/nodes/gpu-0422").text
 
 
-@pytest.mark.parametrize("address", [*OF_JOB, *PAGES, "/login", "/nothing-here"])
-def test_the_content_policy_is_on_every_answer(sign_in: SignIn, story: Story, address: str) -> None:
-    policy = sign_in("ada").get(address).headers["Content-Security-Policy"]
-    assert "default-src 'none'" in policy and "script-src 'self'" in policy and "style-src 'self'" in policy
-    assert "unsafe" not in policy
+def test_the_content_policy_is_on_every_answer(sign_in: SignIn, story: Story) -> None:
+    ada = sign_in("ada")
+    for address in [*OF_JOB, *PAGES, "/login", "/nothing-here"]:
+        policy = ada.get(address).headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy and "script-src 'self'" in policy and "style-src 'self'" in policy
+        assert "unsafe" not in policy
 
 
-@pytest.mark.parametrize("address", [f"/jobs/{RUN}", *PAGES, "/login"])
-def test_no_page_has_inline_style_or_script(client: Client, sign_in: SignIn, story: Story, address: str) -> None:
-    reader = client if address == "/login" else sign_in("root", staff=True)
-    text = reader.get(address).text
-    assert " style=" not in text and "<style" not in text
-    assert " onclick" not in text and "javascript:" not in text
-    assert text.count("<script") == text.count("<script src=") + text.count('<script type="module" src=') + text.count(
-        "<script defer src="
-    )
-    assert "http://" not in text.replace("http://www.w3.org", "") and "https://" not in text
+def test_no_page_has_inline_style_or_script(client: Client, sign_in: SignIn, story: Story) -> None:
+    root = sign_in("root", staff=True)
+    for address in [f"/jobs/{RUN}", *PAGES, "/login"]:
+        reader = client if address == "/login" else root
+        text = reader.get(address).text
+        assert " style=" not in text and "<style" not in text
+        assert " onclick" not in text and "javascript:" not in text
+        assert text.count("<script") == text.count("<script src=") + text.count(
+            '<script type="module" src='
+        ) + text.count("<script defer src=")
+        assert "http://" not in text.replace("http://www.w3.org", "") and "https://" not in text
 
 
-@pytest.mark.parametrize("address", [*OF_JOB, *PAGES])
-def test_pages_only_read(sign_in: SignIn, story: Story, address: str) -> None:
-    assert sign_in("ada").post(address).status_code == 405
+def test_pages_only_read(sign_in: SignIn, story: Story) -> None:
+    ada = sign_in("ada")
+    for address in [*OF_JOB, *PAGES]:
+        assert ada.post(address).status_code == 405
 
 
 def test_logging_in_and_out(client: Client, story: Story) -> None:
-    rows.user("ada")
+    rows.user("ada", password="a long enough password")
     wrong = client.post("/login", {"username": "ada", "password": "no"})
     assert wrong.status_code == 200 and "correct" in wrong.text
     form = {"username": "ada", "password": "a long enough password", "next": f"/jobs/{RUN}"}
@@ -108,6 +112,6 @@ def test_logging_in_and_out(client: Client, story: Story) -> None:
 
 
 def test_the_login_sends_nobody_to_another_site(client: Client, db: None) -> None:
-    rows.user("ada")
+    rows.user("ada", password="a long enough password")
     form = {"username": "ada", "password": "a long enough password", "next": "https://elsewhere.example/"}
     assert client.post("/login", form).url == "/"

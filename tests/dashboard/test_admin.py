@@ -18,7 +18,7 @@ MODELS = [model._meta.model_name for model in apps.get_app_config("controller").
 @pytest.fixture
 def boss(db: None) -> Client:
     client = Client()
-    client.force_login(User.objects.create_superuser("boss", password="a long enough password"))
+    client.force_login(User.objects.create_superuser("boss"))
     return client
 
 
@@ -26,17 +26,21 @@ def test_every_table_is_there() -> None:
     assert {m._meta.model_name for m in admin.site._registry if m._meta.app_label == "controller"} == set(MODELS)
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_staff_reads_and_nobody_writes(boss: Client, sign_in: Callable[..., Client], model: str) -> None:
+def test_staff_reads_and_nobody_writes(boss: Client, sign_in: Callable[..., Client]) -> None:
     Story(scale=0.02)
-    listed = f"/admin/controller/{model}/"
-    assert sign_in("root", staff=True).get(listed).status_code == 200
-    assert sign_in("ada").get(listed).status_code == 302
+    root, ada = sign_in("root", staff=True), sign_in("ada")
+    for model in MODELS:
+        listed = f"/admin/controller/{model}/"
+        assert root.get(listed).status_code == 200
+        assert ada.get(listed).status_code == 302
+        _unwritable(boss, model, listed)
+
+
+def _unwritable(boss: Client, model: str, listed: str) -> None:
     table = apps.get_model("controller", model)
-    row = table.objects.first()
-    before = list(table.objects.values())
+    row, before = table.objects.first(), list(table.objects.values())
     assert boss.get(f"{listed}add/").status_code == 403
-    assert boss.post(listed, {"action": "delete_selected", "_selected_action": ["1"]}).status_code in (200, 302, 403)
+    boss.post(listed, {"action": "delete_selected", "_selected_action": [str(row.pk if row else 1)], "post": "yes"})
     if row is not None:
         shown = boss.get(f"{listed}{row.pk}/change/")
         assert shown.status_code == 200 and 'name="_save"' not in shown.text and "token_digest" not in shown.text
