@@ -23,6 +23,7 @@ from controller.snapshot.facts import read_facts
 log = structlog.get_logger()
 
 FORGET_EVERY_S = 60.0
+GAP_FACTOR = 3.0
 
 
 @dataclass
@@ -86,8 +87,9 @@ def _sweep(cluster: Cluster, site: Site) -> Swept:
 
 
 def _watch(cluster: Cluster, site: Site) -> None:
-    """After a gap in the sweeps everything looks silent: silence is judged from now on only."""
-    now, limit = site.clock(), site.policy.limits.agent_silent_s
+    """After a gap in the sweeps everything looks silent: silence is judged from now on only. A slow sweep on a busy
+    machine is no gap yet, or a slow controller would never see a node die; the probes are there to tell."""
+    now, limit = site.clock(), site.policy.limits.agent_silent_s * GAP_FACTOR
     gap = None if cluster.swept_at is None else now - cluster.swept_at.timestamp()
     if cluster.watching_since is None or gap is None or not 0 <= gap <= limit:
         cluster.watching_since = aware(now)

@@ -21,6 +21,9 @@ from controller.decision.findings import (
 from controller.decision.policy import Policy
 from controller.decision.process_exits import job_ended_badly, process_died, verification_failed
 
+# Probing harms nobody, so it begins before the silence is long enough to count: the proof is there when it does.
+PROBE_FROM = 0.6
+
 Detector = Callable[[SubjectFacts, float, Policy], Finding | Suspicion | None]
 
 
@@ -29,14 +32,16 @@ def node_lost(subject: SubjectFacts, now: float, policy: Policy) -> Finding | Su
     attempt = subject.live_attempt
     if attempt is None or attempt.finished or subject.requeued_since:
         return None
-    silent = [agent for agent in attempt.agents if _is_silent(subject, agent, now, policy)]
-    if not silent:
+    limit = policy.limits.agent_silent_s
+    restless = [agent for agent in attempt.agents if _is_silent(subject, agent, now, limit * PROBE_FROM)]
+    if not restless:
         return None
     fresh = [p for p in subject.probes if now - p.at <= policy.limits.probe_fresh_s]
-    lost = [agent for agent in silent if _proved_silent(subject, agent, fresh)]
-    unsure = [agent for agent in silent if agent not in lost and not _answers(agent, fresh)]
+    proved = [agent for agent in restless if _proved_silent(subject, agent, fresh)]
+    lost = [agent for agent in proved if _is_silent(subject, agent, now, limit)]
+    unsure = [agent for agent in restless if agent not in proved and not _answers(agent, fresh)]
     if unsure and not _waited_for_the_others(lost, fresh, now):
-        return _suspicion(subject, [agent.node for agent in unsure], now, silent)
+        return _suspicion(subject, [agent.node for agent in unsure], now, restless)
     if not lost:
         return None
     return _lost_finding(subject, attempt, lost, fresh)
@@ -90,11 +95,11 @@ def detect(subject: SubjectFacts, now: float, policy: Policy) -> Finding | Suspi
 # --- node lost ------------------------------------------------------------------------------------------------
 
 
-def _is_silent(subject: SubjectFacts, agent: AgentFact, now: float, policy: Policy) -> bool:
+def _is_silent(subject: SubjectFacts, agent: AgentFact, now: float, limit_s: float) -> bool:
     node = subject.nodes.get(agent.node)
     if agent.state == "ended" or (node is not None and node.expected_silence):
         return False
-    return now - agent.received_at > policy.limits.agent_silent_s
+    return now - agent.received_at > limit_s
 
 
 def _since(agent: AgentFact, probes: Iterable[ProbeFact]) -> list[ProbeFact]:

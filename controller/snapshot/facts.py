@@ -1,9 +1,10 @@
 """Facts for every live training job, from rows only, with a fixed number of queries."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import structlog
 from django.db.models import Q
 
 from controller.clock import aware
@@ -25,6 +26,8 @@ from controller.snapshot import past
 from controller.snapshot.cluster_facts import cluster_facts
 from controller.snapshot.job_view import slurm_fact
 from controller.snapshot.past import PastIncident
+
+log = structlog.get_logger()
 
 PROBES_KEPT_S = 15.0
 WITNESS_HEARD_S = 2.0
@@ -54,8 +57,16 @@ def read_facts(cluster: Cluster, now: float, policy: Policy) -> tuple[list[Subje
     jobs = TrainingJob.objects.filter(cluster=cluster, state__in=TRAINING_JOB.live).order_by("pk")
     rows = _rows(cluster, list(jobs), now)
     watched = cluster.watching_since.timestamp() if cluster.watching_since is not None else now
-    subjects = [_subject(job, rows, watched) for job in rows.jobs]
-    return subjects, cluster_facts(cluster, now, policy)
+    return list(_subjects(rows, watched)), cluster_facts(cluster, now, policy)
+
+
+def _subjects(rows: Rows, watched: float) -> Iterator[SubjectFacts]:
+    """A row that cannot be understood stops the decisions about its own training job, not about the others."""
+    for job in rows.jobs:
+        try:
+            yield _subject(job, rows, watched)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            log.exception("facts_unreadable", run_id=job.run_id)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------

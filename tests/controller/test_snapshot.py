@@ -127,6 +127,15 @@ def test_facts_come_from_rows(slurm: FakeSlurm, cluster: Cluster, make_job: Make
     assert spend.nodes_total == 2 and spend.mode == "act"
 
 
+def test_a_row_that_cannot_be_understood_stops_only_its_own_job(
+    cluster: Cluster, make_job: Maker, make_attempt: Maker
+) -> None:
+    make_attempt(make_job(run_id="tj-000000000001", cluster=cluster), checks={"0": "nonsense"})
+    make_attempt(make_job(run_id="tj-000000000002", cluster=cluster))
+    subjects, _ = read_facts(cluster, T0, POLICY)
+    assert [subject.run_id for subject in subjects] == ["tj-000000000002"]
+
+
 def test_silence_counts_from_when_we_watch(cluster: Cluster, make_job: Maker, make_attempt: Maker) -> None:
     attempt = make_attempt(make_job(cluster=cluster))
     old = aware(T0 - 500)

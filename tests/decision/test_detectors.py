@@ -56,8 +56,10 @@ def test_slurmctld_is_a_second_vantage_point() -> None:
 
 
 @pytest.mark.parametrize("silent_s", [0.0, 1.0, 2.0, 2.9])
-def test_a_short_silence_is_nothing(silent_s: float) -> None:
-    assert found(subject(attempt=attempt(agents=(agent("gpu1"), agent("gpu2", silent_s))))) is None
+def test_a_short_silence_is_no_finding_whatever_the_probes_say(silent_s: float) -> None:
+    facts = gpu2_lost(attempt=attempt(agents=(agent("gpu1"), agent("gpu2", silent_s))))
+    assert cause(facts) is None
+    assert silent_s > 1.8 or found(subject(attempt=facts.attempt)) is None, "not even a probe"
 
 
 def test_a_longer_silence_asks_for_probes_beside_a_control_and_a_witness() -> None:
@@ -196,7 +198,7 @@ def test_deaths_wait_for_a_silent_agent() -> None:
             agents=(agent("gpu1", state="ending"), agent("gpu2", 2.5)), exits=(rank_exit(0, "gpu1", at=NOW - 3),)
         )
     )
-    assert found(facts) is None
+    assert cause(facts) is None
 
 
 def test_failed_checks_win() -> None:

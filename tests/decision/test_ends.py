@@ -41,3 +41,16 @@ def test_a_job_without_a_word_of_its_agents(end: dict[str, object], expected: st
     facts = subject(attempt=attempt(agents=()), slurm=slurm_job(base="FAILED", **end))
     verdict = propose(facts, NOW, POLICY).verdict
     assert verdict is not None and verdict.cause == expected
+
+
+def test_probes_begin_before_silence_counts() -> None:
+    restless = attempt(agents=(agent("gpu1"), agent("gpu2", 2.0)))
+    asked = propose(subject(attempt=restless), NOW, POLICY)
+    assert asked.suspicion is not None and asked.suspicion.nodes == ("gpu2",)
+    dark = (
+        probe("controller", "gpu2", "timeout"),
+        probe("gpu1", "gpu2", "timeout"),
+        probe("controller", "gpu1", "open"),
+    )
+    proved = propose(subject(attempt=restless, probes=dark), NOW, POLICY)
+    assert proved.verdict is None and proved.suspicion is None, "proved, but not silent for long enough"
