@@ -18,8 +18,9 @@ from deploy.lab.cluster import Lab
 from deploy.lab.errors import LabError
 
 SABOTAGES = ("rng", "data", "lr", "weights")
+PLAN = training.Plan()
 # In the second of three epochs, a few steps behind a checkpoint: some steps will have to be repeated.
-KILL_AFTER_STEP = training.STEPS_PER_EPOCH + 2 * training.CHECKPOINT_EVERY - 3
+KILL_AFTER_STEP = PLAN.steps_per_epoch + 2 * PLAN.checkpoint_every - 3
 JOB_LIMIT_S = 600
 
 
@@ -85,7 +86,7 @@ def _site(loopback: bool) -> Iterator[tuple[Lab, Controller]]:
 
 def _run(args: argparse.Namespace, lab: Lab, controller: Controller, token: str) -> dict[str, Any]:
     story = Story(time.time())
-    job = training.submit(lab, controller.site, "gpt", args.sabotage or "")
+    job = training.submit(lab, controller.site, "gpt", PLAN, args.sabotage or "")
     story.say(f"submitted Slurm job {job.slurm_job_id} as {job.run_id}: {controller.url}/jobs/{job.run_id}")
     path = f"/api/v1/jobs/{job.run_id}"
     _until(lambda d: (d["step"] or 0) >= KILL_AFTER_STEP, "the second epoch", controller, token, path, story, job)
@@ -114,7 +115,7 @@ def _break(args: argparse.Namespace, lab: Lab, job: training.Job, story: Story) 
 
 def _reference(lab: Lab, controller: Controller, token: str, story: Story, keep: Path) -> training.Outcome:
     """The same program, uninterrupted, in an empty folder, on the nodes that are left."""
-    job = training.submit(lab, controller.site, "gpt-reference")
+    job = training.submit(lab, controller.site, "gpt-reference", PLAN)
     story = Story(story.start)  # its attempts are numbered from 1 again
     story.say(f"the uninterrupted reference: Slurm job {job.slurm_job_id}, {job.run_id}")
     path = f"/api/v1/jobs/{job.run_id}"

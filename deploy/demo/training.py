@@ -13,16 +13,30 @@ from deploy.demo.site_folder import Site
 from deploy.lab.cluster import Lab
 from worker_hooks.protocol.losses import read_losses
 
-NODES, RANKS_PER_NODE = 2, 2
-WORLD = NODES * RANKS_PER_NODE
-EPOCHS, STEPS_PER_EPOCH = 3, 40
-BATCH = 8
-STEPS = EPOCHS * STEPS_PER_EPOCH
-CHECKPOINT_EVERY = 10
+
+@dataclass(frozen=True)
+class Plan:
+    """The size of the training job. 120 steps of about 0.3 s on 2 cores as it stands."""
+
+    nodes: int = 2
+    ranks_per_node: int = 2
+    epochs: int = 3
+    steps_per_epoch: int = 40
+    batch: int = 8
+    checkpoint_every: int = 10
+
+    @property
+    def world(self) -> int:
+        return self.nodes * self.ranks_per_node
+
+    @property
+    def steps(self) -> int:
+        return self.epochs * self.steps_per_epoch
+
 
 SCRIPT = """#!/bin/bash
 #SBATCH --job-name={name}
-#SBATCH --nodes={nodes} --ntasks-per-node=1 --gres=gpu:{ranks}
+#SBATCH --nodes={nodes} --ntasks-per-node=1 --exclusive --gres=gpu:{ranks}
 #SBATCH --output={folder}/slurm-%j.log
 #RELUME name={name}
 #RELUME checkpoint-root={folder}/checkpoints
@@ -38,6 +52,7 @@ class Job:
     run_id: str
     slurm_job_id: str
     folder: Path
+    plan: Plan
 
     @property
     def run_folder(self) -> Path:
@@ -48,7 +63,7 @@ class Job:
         return path.read_text(errors="replace") if path.exists() else ""
 
 
-def submit(lab: Lab, site: Site, name: str, sabotage: str = "") -> Job:
+def submit(lab: Lab, site: Site, name: str, plan: Plan, sabotage: str = "") -> Job:
     """`relume sbatch` as the lab's job owner. `sabotage` takes effect in restarted attempts only."""
     owner = lab.users["owner"]
     folder = Path(pwd.getpwnam(owner).pw_dir) / name
@@ -57,9 +72,10 @@ def submit(lab: Lab, site: Site, name: str, sabotage: str = "") -> Job:
     script = folder / f"{name}.sbatch"
     script.write_text(
         SCRIPT.format(
-            name=name, nodes=NODES, ranks=RANKS_PER_NODE, folder=folder, site=site.folder, code=site.code,
-            python=site.python, epochs=EPOCHS, samples=STEPS_PER_EPOCH * WORLD * BATCH, batch=BATCH,
-            every=CHECKPOINT_EVERY, sabotage=spoil, interface="eth1" if lab.state.mode == "netns" else "lo",
+            name=name, nodes=plan.nodes, ranks=plan.ranks_per_node, folder=folder, site=site.folder, code=site.code,
+            python=site.python, epochs=plan.epochs, samples=plan.steps_per_epoch * plan.world * plan.batch,
+            batch=plan.batch, every=plan.checkpoint_every, sabotage=spoil,
+            interface="eth1" if lab.state.mode == "netns" else "lo",
         )
     )  # fmt: skip
     for path in (folder, script):
@@ -68,7 +84,7 @@ def submit(lab: Lab, site: Site, name: str, sabotage: str = "") -> Job:
     path = f"{site.folder}/bin:/usr/local/bin:/usr/bin:/bin"
     env = {**site.environment, "PATH": path, "RELUME_STATE_DIR": str(folder / "state")}
     done = lab.run("relume", "sbatch", str(script), user="owner", cwd=folder, env=env)
-    return Job(_run_id(folder), done.stdout.split()[-1], folder)
+    return Job(_run_id(folder), done.stdout.split()[-1], folder, plan)
 
 
 def _put_relume_on_the_path(site: Site) -> None:
@@ -110,7 +126,7 @@ class Outcome:
 
 def outcome(job: Job, keep: Path) -> Outcome:
     """Reads a finished job's folder; the loss file is copied to `keep`, which outlives the lab. Raises OSError."""
-    losses = {str(rank): read_losses(job.run_folder, rank) for rank in range(WORLD)}
+    losses = {str(rank): read_losses(job.run_folder, rank) for rank in range(job.plan.world)}
     text = json.dumps(losses, sort_keys=True)
     keep.mkdir(parents=True, exist_ok=True)
     file = keep / f"{job.folder.name}-losses.json"
