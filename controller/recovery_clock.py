@@ -50,6 +50,7 @@ REQUEUE_STAMPS = {
     "allocated": "running_at",
 }
 REFRESH_AFTER_END_S = 120.0
+REFRESH_WAITING_S = 3600.0
 
 Stamps = dict[str, dict[str, Any]]
 
@@ -86,8 +87,10 @@ def rto_s(stamps: Mapping[str, Mapping[str, Any]]) -> float | None:
 
 def refresh(cluster: Cluster, now: float) -> None:
     """Brings the recoveries of live and just ended incidents up to date. Writes only what changed."""
-    lately = Q(incident__state__in=INCIDENT.live) | Q(incident__ended_at__gt=aware(now - REFRESH_AFTER_END_S))
-    rows = Recovery.objects.filter(lately, incident__cluster=cluster).exclude(incident__state="observed_only")
+    moving = Q(incident__state__in=[state for state in INCIDENT.live if state != "awaiting_operator"])
+    waiting = Q(incident__state="awaiting_operator", incident__detected_at__gt=aware(now - REFRESH_WAITING_S))
+    ended = Q(incident__ended_at__gt=aware(now - REFRESH_AFTER_END_S)) & ~Q(incident__state="observed_only")
+    rows = Recovery.objects.filter(moving | waiting | ended, incident__cluster=cluster)
     for recovery in rows.select_related("incident", "from_attempt", "to_attempt", "training_job"):
         _refresh(recovery)
 

@@ -132,14 +132,16 @@ def _node_columns(node: NodeView, jobs: list[str]) -> dict[str, object]:
 
 
 def _store_jobs(cluster: Cluster, view: ClusterView) -> None:
+    """As with nodes: rows that changed, and one UPDATE for the age of all."""
     jobs = TrainingJob.objects.filter(cluster=cluster, ended_at=None).exclude(slurm_job_id="")
     changed = []
     for job in jobs.only("pk", "slurm_job_id", "owner", "owner_confirmed", "view"):
         found = view.job(job.slurm_job_id)
-        if found is not None and found.user == job.owner:
-            job.view, job.owner_confirmed = view_of(found), True
-        else:
-            job.view = missing(job.view, found)
-        job.view_at = view.jobs_at
-        changed.append(job)
-    TrainingJob.objects.bulk_update(changed, ["view", "view_at", "owner_confirmed"], batch_size=100)
+        ours = found is not None and found.user == job.owner
+        seen = view_of(found) if found is not None and ours else missing(job.view, found)
+        confirmed = ours or job.owner_confirmed
+        if (seen, confirmed) != (job.view, job.owner_confirmed):
+            job.view, job.owner_confirmed = seen, confirmed
+            changed.append(job)
+    TrainingJob.objects.bulk_update(changed, ["view", "owner_confirmed"], batch_size=100)
+    jobs.update(view_at=view.jobs_at)
