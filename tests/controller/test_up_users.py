@@ -1,8 +1,10 @@
 """Started by root: the web is another user, who reads no key of the workers and whom no third one can read."""
 
 import os
+import pwd
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from controller.environment import ROOT
+from deploy.demo import site_folder
 from tests.controller.up_process import Up, until
 from tests.database_lane import LANE, fresh_database
 
@@ -25,26 +28,24 @@ def as_user(user: str, *argv: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+def up() -> Iterator[Up]:
+    """In a folder of its own, because pytest closes the parent of its temporary folders to other users."""
     assert os.geteuid() == 0, "this lane needs root: the rights of two users are tested, not assumed"
-    folder = tmp_path_factory.mktemp("users")
-    for parent in (folder, *list(folder.parents)[:3]):
-        if parent != Path("/tmp"):
-            parent.chmod(0o755)
-    (folder / "home").mkdir()
-    environment = {"RELUME_WEB_USER": WEB, "RELUME_WORKER_USER": WORKER}
-    running = Up(folder, fresh_database(folder / "home"), environment)
-    if as_user(WEB, sys.executable, "-c", "import django").returncode or not _readable(ROOT / "manage.py"):
-        from deploy.demo import site_folder
-
-        site = site_folder.make(folder / "site", Path(sys.prefix))
-        running.python, running.code = site.python, site.code
-        running.environment |= site.environment
-    running.start()
-    try:
-        yield running
-    finally:
-        running.stop()
+    with tempfile.TemporaryDirectory(prefix="relume-users-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "home").mkdir()
+        environment = {"RELUME_WEB_USER": WEB, "RELUME_WORKER_USER": WORKER}
+        running = Up(folder, fresh_database(folder / "home"), environment)
+        if as_user(WEB, sys.executable, "-c", "import django").returncode or not _readable(ROOT / "manage.py"):
+            site = site_folder.make(folder / "site", Path(sys.prefix))
+            running.python, running.code = site.python, site.code
+            running.environment |= site.environment
+        running.start()
+        try:
+            yield running
+        finally:
+            running.stop()
 
 
 def _readable(path: Path) -> bool:
@@ -52,8 +53,6 @@ def _readable(path: Path) -> bool:
 
 
 def test_who_runs_as_whom(up: Up) -> None:
-    import pwd
-
     names = {name: pwd.getpwuid(p.uid).pw_name for name, p in up.children().items()}
     assert names.pop("web") == WEB
     assert set(names.values()) == {WORKER} and len(names) == 4
