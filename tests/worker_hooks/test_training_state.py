@@ -238,6 +238,15 @@ def test_other_parameter_groups_are_refused() -> None:
         target.targets(target.collect(1), stored)
 
 
+def test_a_cache_that_no_state_dict_holds_is_no_part_of_the_run() -> None:
+    """It may be there at the save and not yet after the load."""
+    net = Net()
+    net.register_buffer("cache", torch.zeros(3), persistent=False)
+    tracked = tracking(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    assert not [key for part in tracked.buffers(1) for key in part if "cache" in key]
+    assert not [key for key in tracked.collect(1).shared if "cache" in key]
+
+
 def test_several_models_and_optimizers_have_names_of_their_own() -> None:
     tracked = Tracked()
     tracked.add("model", {"generator": Net(), "critic": Net()})

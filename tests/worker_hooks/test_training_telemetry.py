@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import resource
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from worker_hooks import Run
 from worker_hooks.protocol.slots import create_slots, read_slots
+from worker_hooks.training import telemetry
 from worker_hooks.training.errors import CheckpointError
 from worker_hooks.training.pending import SLOTS, PendingValues
 
@@ -179,6 +181,39 @@ def test_an_exception_that_leaves_the_block_saves_nothing(tmp_path: Path, run_di
         "KeyError: 'a defect of the training script'"
     ]
     assert points(run_dir, "loss") == {1: 1.0}
+
+
+def test_steps_that_were_done_before_and_lost_are_not_new(tmp_path: Path, run_dir: Path) -> None:
+    """Killed before its first checkpoint: the second attempt starts from nothing and repeats three steps."""
+    model, optimizer = model_and_optimizer()
+    with pytest.raises(KeyError), Run(model=model, optimizer=optimizer, root=tmp_path) as run:
+        for _ in range(3):
+            run.step(loss=1.0)
+        raise KeyError("the end")
+    with Run(model=model, optimizer=optimizer, root=tmp_path) as run:
+        for _ in range(5):
+            run.step(loss=2.0)
+    new = [event["data"]["step"] for event in events(run_dir) if event.get("name") == "first_new_step"]
+    assert new == [1, 4]
+
+
+def test_a_writer_stuck_in_a_write_holds_nobody_up(
+    tmp_path: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system that does not answer: a FIFO that nobody reads."""
+    monkeypatch.setattr(telemetry, "FLUSH_PATIENCE_S", 0.05)
+    monkeypatch.setattr(telemetry, "CLOSE_PATIENCE_S", 0.05)
+    os.mkfifo(run_dir / "events-0.jsonl")
+    model, optimizer = model_and_optimizer()
+    with Run(model=model, optimizer=optimizer, root=tmp_path, checkpoint_every=5) as run:
+        run.step(loss=1.0)
+        time.sleep(2 * telemetry.FLUSH_S)
+        for _ in range(9):
+            run.step(loss=1.0)
+    assert run.telemetry_failures()["dropped"] > 0
+    assert len(list(run.folder.glob("step-*/manifest.json"))) == 2
+    with (run_dir / "events-0.jsonl").open("rb", buffering=0) as reader:  # lets the thread end before the next test
+        reader.read(1)
 
 
 def test_a_forgotten_restore_is_an_error_not_a_fresh_start(tmp_path: Path, run_dir: Path) -> None:

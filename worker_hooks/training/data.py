@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.utils.data import Sampler
 
 
-class ResumableSampler(Sampler[int]):
+class ResumableSampler(Sampler[int]):  # type: ignore[misc]
     """Give it to a plain `torch.utils.data.DataLoader(sampler=…)`; `Run` drives epoch and position.
 
     `num_replicas` and `rank` default to the process group's.

@@ -54,6 +54,9 @@ class Resumption:
         self._telemetry.phase("loading")
         self.source = resume.choose(self._identity.run, self._coordinator, set_aside)
         if self.source is None:
+            # Steps done before and lost are not new when they come again. Nothing was restored, so nothing is compared.
+            me = self._identity
+            self.max_step_before = max(read_losses(me.run, me.rank, before_generation=me.generation), default=0)
             self.ready = True
             self._telemetry.start_step(0)
             self._telemetry.phase("training")

@@ -80,7 +80,7 @@ def _alone(call: Any, state: dict[str, torch.Tensor], **options: Any) -> None:
         raise cause from None
 
 
-class _SharePlanner(DefaultSavePlanner):
+class _SharePlanner(DefaultSavePlanner):  # type: ignore[misc]
     """The default planner demands that the plan covers every tensor whole; a share covers this rank's part."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class _SharePlanner(DefaultSavePlanner):
         return self.global_plan, self.metadata
 
 
-class ShareWriter(StorageWriter):
+class ShareWriter(StorageWriter):  # type: ignore[misc]
     """One rank's share into a new folder. `files` lists what was written, with digests, once DCP has finished."""
 
     def __init__(self, folder: Path, algorithm: str) -> None:
@@ -173,7 +173,7 @@ class _Chunk:
     dtype: torch.dtype
 
 
-class SharesReader(StorageReader):
+class SharesReader(StorageReader):  # type: ignore[misc]
     """All shares of a folder as one checkpoint. `metadata` says what there is before anything is loaded."""
 
     def __init__(self, folder: Path, ranks: int) -> None:

@@ -18,6 +18,8 @@ from worker_hooks.protocol.slots import FILE_NAME, SlotWriter
 from worker_hooks.training.settings import Settings
 
 FLUSH_S = 0.2
+FLUSH_PATIENCE_S = 1.0
+CLOSE_PATIENCE_S = 5.0
 QUEUE_LIMIT = 100_000
 
 
@@ -102,26 +104,27 @@ class Telemetry:
     # --- the writer thread --------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Write everything queued so far."""
-        self._quietly(self._write)
+        """Write everything queued so far, unless the writer thread is stuck in a write: nobody waits for that."""
+        if self._writing.acquire(timeout=FLUSH_PATIENCE_S):
+            try:
+                self._quietly(self._write)
+            finally:
+                self._writing.release()
 
     def _write(self) -> None:
-        with self._writing:
-            records = _drain(self._queue)
-            if self._events is not None:
-                self._events.append(records + self._metrics())
-            else:
-                self._points.clear()
-            self._losses.append(_drain(self._loss_lines))
+        records = _drain(self._queue)
+        if self._events is not None:
+            self._events.append(records + self._metrics())
+        else:
+            self._points.clear()
+        self._losses.append(_drain(self._loss_lines))
 
     def close(self) -> None:
         """Flush and stop. The slot stays mapped until the process ends: the agent reads its last state."""
         self._stop.set()
-        self._thread.join(timeout=5.0)
-        self.flush()
-        for file in (self._events, self._losses):
-            if file is not None:
-                file.close()
+        self._thread.join(timeout=CLOSE_PATIENCE_S)
+        if self._thread.is_alive():
+            self.dropped += len(self._queue) + len(self._points) + len(self._loss_lines)
 
     def failures(self) -> dict[str, Any]:
         """What was lost, for whoever asks."""
@@ -136,6 +139,10 @@ class Telemetry:
             self._quietly(lambda: self._slot and self._slot.beat())
             self._quietly(self._read_control)
             self.flush()
+        self.flush()
+        for file in (self._events, self._losses):
+            if file is not None:
+                file.close()
 
     def _read_control(self) -> None:
         if self._run_dir is None:

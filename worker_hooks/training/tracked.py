@@ -87,12 +87,15 @@ class Tracked:
         return found
 
     def buffers(self, world_size: int) -> tuple[Tensors, Tensors]:
-        """(buffers that DDP takes from rank 0, buffers of this rank's own)."""
+        """(buffers DDP takes from rank 0, buffers of this rank's own), without caches that no state dict holds."""
         home = _Homes(self.models, world_size)
         shared: Tensors = {}
         own: Tensors = {}
         for name, model in self.models.items():
-            for key, buffer in model.named_buffers():
+            kept = model.state_dict().keys()
+            for key, buffer in model.named_buffers(remove_duplicate=False):
+                if key not in kept:
+                    continue
                 place = shared if home.is_shared(buffer) else own
                 place[f"{name}/{names.clean(model, key)}"] = buffer.detach()
         return shared, own
