@@ -35,7 +35,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             self._up(options)
-        except UpError as error:
+        except (UpError, OSError) as error:  # a file of RELUME_HOME that is somebody else's names itself
             raise CommandError(str(error)) from None
         except KeyboardInterrupt:  # before there were children; later it is the supervisor's
             raise CommandError("interrupted before it was ready", returncode=130) from None
