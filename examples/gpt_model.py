@@ -29,7 +29,7 @@ def arguments(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--batch", type=int, default=8, help="windows per rank and update")
     parser.add_argument("--context", type=int, default=128)
     parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--report", type=Path, help="rank 0 writes a JSON report here at the end")
