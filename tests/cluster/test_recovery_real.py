@@ -51,6 +51,9 @@ def test_somebody_elses_drain_stays_as_it_is(world: LabWorld) -> None:
     assert node.state.drain and not node.state.down
     assert NodeHold.objects.get().adopted
     assert world.view().state.completing and world.incident().state == "acting"
+    world.lab.run("scontrol", "update", "NodeName=gpu2", "State=DOWN", "Reason=fan noise", user="root")
+    world.until(lambda: Incident.objects.filter(state="recovering").exists(), "recovering", ticking=True)
+    assert world.view().restarts == 1 and "gpu2" not in world.view().nodes
 
 
 def test_another_users_job_on_a_reachable_node_survives(world: LabWorld) -> None:

@@ -33,8 +33,9 @@ def until_queued(turn: Turn, job: JobView) -> Result:
 
 def _completing(turn: Turn, job: JobView) -> Result:
     """A phase of its own: ranks that ignore SIGTERM keep it for KillWait, a stuck device for longer."""
-    if "killed_at" not in turn.progress:
-        turn.stage("settle", f"job {job.job_id} is COMPLETING", killed_at=_killed_at(turn))
+    if turn.action.stage != "settle":
+        killed_at = turn.progress.get("killed_at") or _killed_at(turn)
+        turn.stage("settle", f"job {job.job_id} is COMPLETING", killed_at=killed_at)
     return Wait(LOOK_S, f"job {job.job_id} is COMPLETING")
 
 
