@@ -1,7 +1,9 @@
 """The pages. Each has a twin under `live/` that its refresh asks, which answers 304 while nothing changed."""
 
 from django.contrib.auth.views import LoginView, LogoutView
+from django.templatetags.static import static
 from django.urls import path
+from django.views.generic import RedirectView
 
 from dashboard.views import incidents, job, jobs, nodes
 
@@ -20,5 +22,6 @@ urlpatterns = [
     path(
         "login", LoginView.as_view(template_name="dashboard/login.html", redirect_authenticated_user=True), name="login"
     ),
+    path("favicon.ico", RedirectView.as_view(url=static("dashboard/icon.svg"))),
     path("logout", LogoutView.as_view(), name="logout"),
 ]

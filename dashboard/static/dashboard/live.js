@@ -2,7 +2,7 @@
    differently. Focus, open details, scroll and a text selection survive. Slower in a hidden tab and after an error. */
 import { duration, heardServerTime } from "./ages.js";
 
-const EVERY = 4000, SLOWEST = 60000, LIMIT = 10000, SAID_EVERY = 60000, UNHEARD_AFTER = 12000;
+const EVERY = 4000, SLOWEST = 60000, SLOWEST_SEEN = 15000, LIMIT = 10000, SAID_EVERY = 60000, UNHEARD_AFTER = 12000;
 
 const shown = new Map();
 let etag = "", paused = false, heard = Date.now(), wait = EVERY, timer = 0, said = 0, trouble = "";
@@ -50,7 +50,7 @@ async function ask() {
     document.dispatchEvent(new CustomEvent("relume:tick"));
   } catch (error) {
     trouble = error.name === "TimeoutError" ? `no answer in ${LIMIT / 1000} s` : error.message;
-    wait = Math.min(wait * 2, SLOWEST);
+    wait = Math.min(wait * 2, document.hidden ? SLOWEST : SLOWEST_SEEN);
   }
   say(trouble !== before);
   soon(wait);
