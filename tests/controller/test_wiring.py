@@ -104,3 +104,35 @@ def test_an_old_incident_is_decided_again_from_its_facts(monkeypatch: pytest.Mon
     decision.save()
     call_command("replay_incident", str(incident.pk), stdout=out)
     assert "ANOTHER decision" in out.getvalue()
+
+
+def test_ticks_expire_live_in_memory_and_go_where_a_worker_listens(settings: Any) -> None:
+    from controller.celery import app
+    from controller.up.plan import QUEUES
+
+    app.loader.import_default_modules()
+    assert settings.CELERY_BEAT_SCHEDULER == "celery.beat:Scheduler", "no shelve file"
+    for entry in settings.CELERY_BEAT_SCHEDULE.values():
+        assert entry["task"] in app.tasks
+        assert entry["options"]["expires"] <= 2 * entry["schedule"], "late ticks do not pile up"
+        assert settings.CELERY_TASK_ROUTES[entry["task"]]["queue"] in QUEUES
+
+
+def test_an_end_of_an_action_wakes_the_sweep_and_a_decision_the_actions(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.start()
+    world.kill_host("gpu2")
+    monkeypatch.setattr("controller.wiring.site", lambda: world.site)
+    woken: list[str] = []
+    monkeypatch.setattr(tasks, "_send", woken.append)
+    while not Incident.objects.exists():
+        world.now += 1
+        world.agents_speak()
+        woken.clear()
+        tasks.sweep()
+    assert woken == ["controller.run_actions"]
+    tasks.run_actions()
+    assert woken[-1] == "controller.sweep"
+    woken.clear()
+    tasks.run_actions()
+    assert woken == [], "nothing was done: nobody is woken, or two workers would wake each other for ever"
