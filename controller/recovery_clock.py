@@ -1,11 +1,9 @@
-"""The clock of a recovery: dated stamps, each with the row it comes from; phases that join them; what was lost.
+"""The clock of a recovery: dated stamps, each with the row it comes from, and what was lost and verified.
 
-A stamp whose row is missing is absent, never interpolated. Phases are the differences of stamps that follow each other
-in time, named after the stamp that ends them, so they always sum to the time from the fault to the first new step.
+A stamp whose row is missing is absent, never interpolated. `controller.queries.phases` joins them to phases.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -16,25 +14,6 @@ from controller.decision import actions
 from controller.decision.incident import INCIDENT
 from controller.models import Action, Attempt, Checkpoint, Cluster, MetricChunk, Recovery, StateChange
 
-# In the order in which they happen when nothing is odd: equal times keep it.
-ORDER = (
-    "last_good",
-    "fault",
-    "detected",
-    "diagnosed",
-    "held",
-    "torn_down",
-    "requeued",
-    "released",
-    "allocated",
-    "launched",
-    "rendezvous",
-    "loaded",
-    "warmed_up",
-    "first_step",
-    "first_new_step",
-    "verified",
-)
 ATTEMPT_STAMPS = {
     "launched": "launched_at",
     "rendezvous": "rendezvous_at",
@@ -53,36 +32,6 @@ REFRESH_AFTER_END_S = 120.0
 REFRESH_WAITING_S = 3600.0
 
 Stamps = dict[str, dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class Phase:
-    """`name` is the stamp that ends it; `source` is that stamp's row."""
-
-    name: str
-    seconds: float
-    start: float
-    end: float
-    source: str
-
-
-def phases(stamps: Mapping[str, Mapping[str, Any]]) -> list[Phase]:
-    """From the fault to the first new step, or to the last stamp there is; [] without a fault."""
-    if "fault" not in stamps:
-        return []
-    fault = stamps["fault"]["at"]
-    end = stamps["first_new_step"]["at"] if "first_new_step" in stamps else float("inf")
-    inside = [(s["at"], ORDER.index(n), n, s["source"]) for n, s in stamps.items() if n in ORDER]
-    inside = sorted(item for item in inside if fault < item[0] <= end)
-    starts = [fault, *(at for at, *_ in inside)]
-    return [Phase(n, at - start, start, at, source) for start, (at, _, n, source) in zip(starts, inside, strict=False)]
-
-
-def rto_s(stamps: Mapping[str, Mapping[str, Any]]) -> float | None:
-    """From the fault to the first new step; None while either is unknown."""
-    if "fault" not in stamps or "first_new_step" not in stamps:
-        return None
-    return float(stamps["first_new_step"]["at"] - stamps["fault"]["at"])
 
 
 def refresh(cluster: Cluster, now: float) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from controller.models import Action, Exclusion, Incident, NodeHold, Recovery
-from controller.recovery_clock import phases, rto_s
+from controller.queries.phases import TENTHS, phases_of
 from tests.scenarios.world import World
 
 pytestmark = [pytest.mark.scenario, pytest.mark.django_db]
@@ -39,7 +39,12 @@ def test_the_whole_story(world: World) -> None:
 
     recovery = Recovery.objects.get()
     assert recovery.verification == "PASS" and recovery.rpo_steps == 10
-    rto = rto_s(recovery.stamps)
-    assert rto is not None and sum(p.seconds for p in phases(recovery.stamps)) == pytest.approx(rto)
+    clock = phases_of(recovery.stamps)
+    assert clock.total is not None and sum(phase.seconds for phase in clock.phases) == pytest.approx(
+        clock.total / TENTHS
+    )
+    names = [phase.name for phase in clock.phases]
+    assert names[:3] == ["detected", "diagnosed", "held"] and names[-1] == "first_new_step"
+    assert {"requeued", "released", "allocated", "launched"} <= set(names)
     assert Incident.objects.count() == 1 and NodeHold.objects.get().state == "drained"
     assert Action.objects.exclude(state="done").count() == 0
