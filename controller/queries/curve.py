@@ -11,6 +11,7 @@ the last point of the whole curve are exact. What is not a number is a gap and a
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -122,57 +123,53 @@ def build(series: Sequence[Series], firsts: dict[int, int] | None = None, bins: 
     odd: list[NotFinite] = []
     for one in held:
         cut = takeover(series, one.attempt, firsts)
-        at = len(one.steps) if cut is None else _first_at(one.steps, cut)
+        at = len(one.steps) if cut is None else bisect_left(one.steps, cut)
         for kept, begin, end in ((True, 0, at), (False, at, len(one.steps))):
             if begin < end:
                 traces.append(_reduce(one, kept, begin, end, width, odd))
     return Curve(width, traces, odd[:MAX_NOT_FINITE], len(odd))
 
 
-def _first_at(steps: Sequence[int], step: int) -> int:
-    low, high = 0, len(steps)
-    while low < high:
-        middle = (low + high) // 2
-        if steps[middle] < step:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
 def _reduce(one: Series, kept: bool, begin: int, end: int, width: int, odd: list[NotFinite]) -> Trace:
     points: list[Point] = []
     i = begin
     while i < end:
-        this_bin = one.steps[i] // width
-        j = i
-        while j < end and one.steps[j] // width == this_bin:
-            j += 1
-        points += _reduce_bin(one, i, j)
+        j = bisect_left(one.steps, (one.steps[i] // width + 1) * width, i, end)
+        bad = [] if all(map(math.isfinite, one.values[i:j])) else _not_finite(one, kept, i, j)
+        points += _reduce_bin(one, i, j, bad)
+        odd += bad
         i = j
-    odd.extend(
-        NotFinite(one.attempt, one.steps[k], one.times[k], _WORDS[str(one.values[k])], kept)
-        for k in range(begin, end)
-        if not math.isfinite(one.values[k])
-    )
     _exact_ends(one, points, begin, end)
     return Trace(one.attempt, kept, points)
 
 
-def _reduce_bin(one: Series, i: int, j: int) -> list[Point]:
+def _not_finite(one: Series, kept: bool, i: int, j: int) -> list[NotFinite]:
+    return [
+        NotFinite(one.attempt, one.steps[k], one.times[k], _WORDS[str(one.values[k])], kept)
+        for k in range(i, j)
+        if not math.isfinite(one.values[k])
+    ]
+
+
+def _reduce_bin(one: Series, i: int, j: int, bad: list[NotFinite]) -> list[Point]:
     """At most one point and one gap."""
-    finite = [k for k in range(i, j) if math.isfinite(one.values[k])]
-    points: list[Point] = []
-    if finite:
-        values = [one.values[k] for k in finite]
-        low, high = min(values), max(values)
-        mean = min(max(math.fsum(v / len(values) for v in values), low), high)
-        middle = finite[len(finite) // 2]
-        points.append(Point(one.steps[middle], one.times[middle], mean, low, high))
-    if len(finite) < j - i:
-        bad = next(k for k in range(i, j) if not math.isfinite(one.values[k]))
-        points.append(Point(one.steps[bad], one.times[bad], None))
-    return sorted(points, key=lambda point: point.step)
+    gap = [Point(bad[0].step, bad[0].time, None)] if bad else []
+    finite = range(i, j) if not bad else [k for k in range(i, j) if math.isfinite(one.values[k])]
+    if not finite:
+        return gap
+    values = one.values[i:j] if not bad else [one.values[k] for k in finite]
+    low, high = min(values), max(values)
+    mean = min(max(_mean(values), low), high)
+    middle = finite[len(finite) // 2]
+    point = Point(one.steps[middle], one.times[middle], mean, low, high)
+    return sorted([point, *gap], key=lambda p: p.step)
+
+
+def _mean(values: Sequence[float]) -> float:
+    try:
+        return math.fsum(values) / len(values)
+    except OverflowError:
+        return math.fsum(value / len(values) for value in values)
 
 
 def _exact_ends(one: Series, points: list[Point], begin: int, end: int) -> None:

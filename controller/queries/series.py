@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 from array import array
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,10 +26,11 @@ _Key = tuple[int, str, int]
 
 @dataclass
 class _Decoded:
-    """The points of one attempt as written, by chunk id."""
+    """The points of one attempt as written, by chunk id. `rising`: every step came after the one before it."""
 
     last_id: int = 0
     chunks: int = 0
+    rising: bool = True
     steps: array[int] = field(default_factory=lambda: array("q"))
     times: array[float] = field(default_factory=lambda: array("d"))
     values: array[float] = field(default_factory=lambda: array("d"))
@@ -36,11 +38,18 @@ class _Decoded:
     def extend(self, rows: Iterable[tuple[int, list[Any], list[Any], list[Any]]]) -> None:
         for chunk_id, steps, times, values in rows:
             for step, time, value in zip(steps, times, values, strict=False):
+                self.rising = self.rising and (not self.steps or self.steps[-1] < step)
                 self.steps.append(int(step))
                 self.times.append(float(time))
                 self.values.append(number(value))
             self.last_id = chunk_id
             self.chunks += 1
+
+    def points(self) -> tuple[Sequence[int], Sequence[float], Sequence[float]]:
+        """By rising step, each step once. Copies: another request may extend the originals."""
+        if self.rising:
+            return self.steps[:], self.times[:], self.values[:]
+        return ordered(zip(self.steps, self.times, self.values, strict=True))
 
 
 _cache: OrderedDict[_Key, _Decoded] = OrderedDict()
@@ -57,8 +66,7 @@ def series_of(job: TrainingJob, attempts: Iterable[Attempt], name: str, rank: in
     """The whole series of every attempt, also of those without a point (they may have taken steps over)."""
     found = []
     for attempt in attempts:
-        decoded = _read(attempt.pk, name, rank)
-        steps, times, values = ordered(zip(decoded.steps, decoded.times, decoded.values, strict=True))
+        steps, times, values = _read(attempt.pk, name, rank)
         found.append(Series(attempt.generation, attempt.start_step, steps, times, values))
     return found
 
@@ -71,13 +79,14 @@ def stamp_of(job: TrainingJob, name: str, rank: int) -> tuple[int, int]:
 
 def part(series: Series, first: int | None, last: int | None) -> Series:
     """Only the steps first..last, both included: the range is cut before anything is reduced."""
-    keep = [k for k, s in enumerate(series.steps) if (first is None or s >= first) and (last is None or s <= last)]
+    begin = 0 if first is None else bisect_left(series.steps, first)
+    end = len(series.steps) if last is None else bisect_right(series.steps, last)
     return Series(
         series.attempt,
         series.start_step,
-        [series.steps[k] for k in keep],
-        [series.times[k] for k in keep],
-        [series.values[k] for k in keep],
+        series.steps[begin:end],
+        series.times[begin:end],
+        series.values[begin:end],
     )
 
 
@@ -85,7 +94,7 @@ def _chunks(name: str, rank: int) -> QuerySet[MetricChunk]:
     return MetricChunk.objects.filter(name=name, rank=rank)
 
 
-def _read(attempt_id: int, name: str, rank: int) -> _Decoded:
+def _read(attempt_id: int, name: str, rank: int) -> tuple[Sequence[int], Sequence[float], Sequence[float]]:
     key = (attempt_id, name, rank)
     rows = _chunks(name, rank).filter(attempt_id=attempt_id)
     with _lock:
@@ -96,7 +105,7 @@ def _read(attempt_id: int, name: str, rank: int) -> _Decoded:
         decoded.extend(new.iterator(chunk_size=500))
         _cache[key] = decoded
         _forget()
-    return decoded
+        return decoded.points()
 
 
 def _forget() -> None:
