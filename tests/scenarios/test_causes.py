@@ -219,3 +219,40 @@ def test_a_script_without_agent_is_requeued_when_its_node_goes_down(world: World
     assert world.incident().cause in ("node_lost", "node_down")
     assert world.slurm_job().restarts == 1 and "gpu2" not in world.slurm_job().nodes
     assert world.incident().state == "resolved"
+
+
+def test_a_task_of_an_array_is_requeued_alone_and_waits_for_nodes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def array(**job: object) -> str:
+        return world.slurm.submit_array([0, 1], **job)[1]
+
+    monkeypatch.setattr(world.slurm, "submit", array)
+    world.start()
+    assert world.job_id == "1_1"
+    world.kill_host("gpu2")
+    world.run(20)
+    with world.slurm.world() as slurm:
+        hit, other = slurm.jobs["1_1"], slurm.jobs["1_0"]
+    assert (hit.base, hit.restarts, hit.held, hit.excluded) == ("PENDING", 1, "", ["gpu2"])
+    assert (other.base, other.restarts) == ("RUNNING", 0)
+    action = world.action("requeue_excluding")
+    assert action.state == "done" and "waits: Resources" in action.outcome
+    assert world.incident().state == "recovering"
+
+
+def test_a_part_of_a_heterogeneous_job_is_refused_by_name(world: World) -> None:
+    world.start()
+    world.kill_host("gpu2")
+
+    class Het:
+        def __getattr__(self, name: str) -> object:
+            return getattr(world.slurm, name)
+
+        def read_job(self, job_id: str) -> object:
+            return replace(world.slurm.read_job(job_id), het_job_id=1, het_job_offset=0)  # type: ignore[type-var]
+
+    world.port = Het()  # type: ignore[assignment]
+    world.run(12)
+    assert world.incident().state == "awaiting_operator" and "heterogeneous" in world.incident().ask
+    assert world.effects("requeuehold", "hold", "exclude") == []

@@ -23,6 +23,8 @@ def handle(turn: Turn) -> Result:
     owner = turn.incident.training_job.owner
     if job.user != owner:
         return Refuse(f"job {job_id} belongs to {job.user} now, not to {owner}")
+    if job.is_het:
+        return Refuse(f"job {job_id} is part of a heterogeneous job: those are not requeued by Relume")
     if not turn.progress.get("queued"):
         return kill.until_queued(turn, job)
     if "released_at" not in turn.progress:
