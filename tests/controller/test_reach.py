@@ -8,7 +8,7 @@ import pytest
 
 from controller.slurm.reach import Target, probe
 
-pytestmark = pytest.mark.pure
+pytestmark = pytest.mark.scenario
 
 
 @pytest.fixture
