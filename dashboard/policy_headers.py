@@ -1,4 +1,7 @@
-"""The Content-Security-Policy of every page: nothing from elsewhere, no inline script, no inline style."""
+"""The Content-Security-Policy of every page: nothing from elsewhere, no inline script, no inline style.
+
+Pages are one reader's own: no shared cache keeps one, and a browser asks again before it shows one after a sign-out.
+"""
 
 from collections.abc import Callable
 
@@ -26,4 +29,6 @@ class ContentSecurityPolicyMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         response = self.get_response(request)
         response.headers.setdefault("Content-Security-Policy", POLICY)
+        if response.headers.get("Content-Type", "").startswith("text/html"):
+            response.headers.setdefault("Cache-Control", "private, no-cache")
         return response

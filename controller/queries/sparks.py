@@ -25,7 +25,10 @@ class Spark:
 def sparks_of(jobs: Iterable[TrainingJob], attempts: Mapping[int, Sequence[Attempt]]) -> dict[int, Spark]:
     """One chunk of rank 0 for each of `BINS` ranges of steps: the newest written, which is the newest attempt's."""
     jobs = [job for job in jobs if job.step]
-    chunks = MetricChunk.objects.filter(training_job__in=jobs, name="loss", rank=0)
+    # A restart sets the step back: what lies beyond it was given up, and would not fit into the ranges.
+    chunks = MetricChunk.objects.filter(
+        training_job__in=jobs, name="loss", rank=0, first_step__lte=F("training_job__step")
+    )
     newest = (
         chunks.annotate(bin=F("first_step") * BINS / F("training_job__step"))
         .order_by()

@@ -81,6 +81,12 @@ def test_the_content_policy_is_on_every_answer(sign_in: SignIn, story: Story) ->
         assert "unsafe" not in policy
 
 
+def test_no_shared_cache_keeps_a_page(sign_in: SignIn, story: Story) -> None:
+    ada = sign_in("ada")
+    for address in [*OF_JOB, *PAGES]:
+        assert ada.get(address).headers["Cache-Control"] == "private, no-cache"
+
+
 def test_no_page_has_inline_style_or_script(client: Client, sign_in: SignIn, story: Story) -> None:
     root = sign_in("root", staff=True)
     for address in [f"/jobs/{RUN}", *PAGES, "/login"]:
@@ -98,6 +104,19 @@ def test_pages_only_read(sign_in: SignIn, story: Story) -> None:
     ada = sign_in("ada")
     for address in [*OF_JOB, *PAGES]:
         assert ada.post(address).status_code == 405
+
+
+def test_a_broken_page_says_so_without_a_reason_for_strangers(
+    sign_in: SignIn, story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr("dashboard.views.job.story_of", broken)
+    ada = sign_in("ada")
+    ada.raise_request_exception = False
+    answer = ada.get(f"/jobs/{RUN}")
+    assert answer.status_code == 500 and "Training goes on" in answer.text and "secret" not in answer.text
 
 
 def test_logging_in_and_out(client: Client, story: Story) -> None:

@@ -9,6 +9,7 @@ from django.test import Client
 
 from controller.clock import utcnow
 from controller.models import TrainingJob
+from controller.queries.sparks import sparks_of
 from tests.dashboard import rows
 from tests.dashboard.reading import Text
 from tests.dashboard.story import Story
@@ -124,6 +125,15 @@ def test_two_thousand_jobs_cost_as_many_queries_as_one(
     with django_assert_max_num_queries(17):  # type: ignore[attr-defined]
         html = ada.get("/").text
     assert len(shown(html)) == 50 and "50 of 2000" in Text(html).words
+
+
+def test_a_job_set_far_back_reads_no_more_chunks_than_its_ranges(ada: Client, db: None) -> None:
+    made = rows.job(rows.cluster(), "tj-000000000001", step=100, step_at=rows.NOW)
+    rows.points(rows.attempt(made, 1, rows.NOW), 1, 4000, rows.NOW, 1.0, chunk=10)
+    rows.points(rows.attempt(made, 2, rows.NOW, start_step=50), 51, 100, rows.NOW, 1.0, chunk=10)
+    found = sparks_of([made], {made.pk: list(made.attempts.all())})[made.pk]
+    assert [(n, line[0][0], line[-1][0] <= 100) for n, line in found.lines] == [(1, 1, True), (2, 51, True)]
+    assert found.last_step == 100
 
 
 def test_a_spark_line_shows_each_kept_part_and_each_restart(ada: Client, db: None) -> None:

@@ -40,7 +40,9 @@ function wide(g, parts, y, width) {
 function draw(data, width) {
   const big = data.parts.find(part => part.big), small = data.parts.filter(part => !part.big);
   const g = svg(width, big && small.length ? 104 : 56, data.title);
-  g.append(text(0, 11, data.left, { class: "mid" }), text(width, 11, data.right, { class: "mid", "text-anchor": "end" }));
+  const apart = (data.left.length + data.right.length) * 6 + 12 < width;
+  if (apart) g.append(text(0, 11, data.left, { class: "mid" }));
+  g.append(text(width, 11, data.right, { class: "mid", "text-anchor": "end" }));
   if (!big || !small.length) { wide(g, data.parts, 20, width); return g; }
   const total = data.parts.reduce((sum, part) => sum + part.value, 0), scale = value => value / total * width;
   const y0 = 18, h0 = 20, y1 = 66;
