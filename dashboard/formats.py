@@ -105,6 +105,22 @@ def exact(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+def sentence(text: str) -> str:
+    """Begins with a capital, unless its first word is a name: `gpu1: agent silent` stays as it is."""
+    first = text.split(" ", 1)[0]
+    return text[:1].upper() + text[1:] if first.isalpha() else text
+
+
+_HEX_FLOAT = re.compile(r"-?0x[0-9a-f](?:\.[0-9a-f]*)?p[+-]?\d+", re.IGNORECASE)
+
+
+def recorded(text: str) -> str:
+    """A checked value for reading: exact binary floats in decimal, a list of one without its brackets."""
+    text = _HEX_FLOAT.sub(lambda match: f"{float.fromhex(match[0]):.5g}", text)
+    single = re.fullmatch(r"\['?([^\[\]',]*)'?\]", text)
+    return single[1] if single else text
+
+
 def plain(text: str) -> str:
     """Log text without colour codes and other control characters, which could hide or reorder what is read."""
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", _ANSI.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))

@@ -129,7 +129,7 @@ def _mark(
         "cause": incident.summary if incident is not None else (before.outcome_reason or "Restarted"),
         "incident": incident.pk if incident is not None else None,
         "repeated": repeated,
-        "gpu_hours": recovery.rpo_gpu_hours if recovery is not None else None,
+        "gpu_hours": recovery.rpo_gpu_hours or None if recovery is not None else None,
         "to_new_step_s": _to_new_step(recovery),
     }
 

@@ -111,7 +111,8 @@ def cost_of(recovery: Recovery | None) -> str:
     parts = []
     if recovery.rpo_steps is not None:
         parts.append(f"{formats.whole(recovery.rpo_steps)} step{'' if recovery.rpo_steps == 1 else 's'} repeated")
-    if recovery.rpo_gpu_hours is not None:
+    # Zero of them is a job without GPUs, not a saving.
+    if recovery.rpo_gpu_hours:
         parts.append(f"{formats.decimals(recovery.rpo_gpu_hours, 1 if recovery.rpo_gpu_hours >= 1 else 3)} GPU-hours")
     return ", ".join(parts)
 
@@ -262,15 +263,19 @@ def _verify_line(line: CheckLine) -> VerifyLine:
     ranks = f"{line.agreeing} of {line.ranks} rank{'' if line.ranks == 1 else 's'}"
     if line.outcome != "PASS":
         text = f"rank {line.worst_rank}: {_short(line.actual)}, expected {_short(line.expected)}; {ranks} agree"
-    elif line.same_everywhere and line.expected == line.actual and line.actual:
-        text = f"{_short(line.actual)} = what was recorded, {ranks}"
-    elif line.same_everywhere and line.actual:
-        text = f"{_short(line.actual)} against {_short(line.expected)}, {ranks}"
+    elif line.same_everywhere and line.expected == line.actual and _readable(line.actual):
+        text = f"{formats.recorded(line.actual)} = what was recorded, {ranks}"
     else:
-        text = f"{ranks} equal to what was recorded"
+        text = f"{ranks} agree with what was recorded"
     return VerifyLine(words.CHECK[line.outcome], name, text)
+
+
+def _readable(text: str) -> bool:
+    """A step or a rate says something to a reader; a digest or a structure only that it is equal."""
+    return 0 < len(text) <= 48 and not text.startswith(("xxh3_128:", "sha256:", "crc32:")) and "{" not in text
 
 
 def _short(text: str) -> str:
     """A digest is told by its beginning."""
+    text = formats.recorded(text)
     return text if len(text) <= 48 else text[:32] + "…" + text[-8:]

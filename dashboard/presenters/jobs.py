@@ -109,7 +109,7 @@ def _share(step: int | None, total: int | None) -> str:
 def _shape(job: TrainingJob, nodes: int) -> str:
     if not nodes:
         return formats.NONE
-    if job.gpus and job.gpus % nodes == 0:
+    if job.gpus is not None and job.gpus % nodes == 0:
         return f"{nodes} × {job.gpus // nodes}"
     return f"{nodes} × {formats.NONE}"
 

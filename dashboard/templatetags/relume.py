@@ -20,6 +20,7 @@ register.filter("size", formats.size)
 register.filter("seconds", formats.seconds)
 register.filter("duration", formats.duration)
 register.filter("plain", formats.plain)
+register.filter("sentence", formats.sentence)
 
 
 @register.simple_tag

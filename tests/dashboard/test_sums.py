@@ -164,6 +164,33 @@ def test_none_is_a_dash_and_zero_is_zero(value: float | None, text: str) -> None
     assert formats.decimals(value) == text
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("its agent is silent", "Its agent is silent"),
+        ("gpu1: silent", "gpu1: silent"),
+        ("", ""),
+        ("rank 3 died", "Rank 3 died"),
+    ],
+)
+def test_a_sentence_begins_large_unless_with_a_name(text: str, said: str) -> None:
+    assert formats.sentence(text) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("['0x1.825dfa1ff2c0bp-11']", "0.00073694"),
+        ("50", "50"),
+        ("[1, 2]", "[1, 2]"),
+        ("0x12", "0x12"),
+        ("0x1p+3", "8"),
+    ],
+)
+def test_recorded_values_are_readable(text: str, said: str) -> None:
+    assert formats.recorded(text) == said
+
+
 def test_logs_lose_colour_and_what_reorders_text() -> None:
     raw = "\x1b[31mred\x1b[0m \x1b]0;title\x07ok \x08back \u202egnp.exe\r\nnext\tend"
     assert formats.plain(raw) == "red ok \ufffdback \ufffdgnp.exe\nnext\tend"
