@@ -64,9 +64,10 @@ function exchange(html) {
     shown.set(block.id, text);
     const kept = remember(old), next = document.adoptNode(block);
     old.replaceWith(next);
+    /* Drawn before focus and scroll come back: what is drawn has its height only then. */
+    document.dispatchEvent(new CustomEvent("relume:fresh", { detail: next }));
     restore(next, kept);
     if (next.dataset.title) document.title = next.dataset.title;
-    document.dispatchEvent(new CustomEvent("relume:fresh", { detail: next }));
   }
 }
 
