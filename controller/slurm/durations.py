@@ -23,7 +23,7 @@ UNKNOWN: Final = Unbounded.UNKNOWN
 
 Duration = timedelta | Unbounded
 
-_NO_LIMIT = frozenset({"UNLIMITED", "INFINITE"})
+_NO_LIMIT = frozenset({"UNLIMITED", "INFINITE", "-1"})
 # A day part allows fewer fields after it: "d-h", "d-h:m", "d-h:m:s"; without one it is "m", "m:s" or "h:m:s".
 _WITH_DAYS = re.compile(r"(\d{1,6})-(\d{1,9})(?::(\d{1,2}))?(?::(\d{1,2}))?(?:\.\d+)?", re.ASCII)
 _PLAIN = re.compile(r"(\d{1,9})(?::(\d{1,9}))?(?::(\d{1,2}))?(?:\.\d+)?", re.ASCII)
@@ -35,7 +35,7 @@ def parse(text: str | None) -> Duration:
     A bare number is minutes, as in a limit field; "m:s" is minutes and seconds; "d-h" is days and hours.
     Partition_Limit is UNKNOWN: the limit exists, but only the partition knows it.
     """
-    word = (text or "").strip()
+    word = text.strip() if isinstance(text, str) else ""
     if word.upper() in _NO_LIMIT:
         return UNLIMITED
     if with_days := _WITH_DAYS.fullmatch(word):

@@ -6,11 +6,12 @@ guessed host would be excluded or drained in earnest.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from itertools import product
 
-_ABSENT = frozenset({"", "(null)", "null", "none", "none assigned", "n/a"})
+_ABSENT = frozenset({"", "(null)", "null", "none", "(none)", "none assigned", "n/a"})
 _TEXT = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 _PIECE = re.compile(r"\[([^\[\]]*)\]|([^\[\],]+)")
@@ -73,6 +74,8 @@ def _expand_item(item: str, whole: str) -> Iterator[str]:
         inside, plain = found.groups()
         if plain is None:
             pieces.append(_numbers(inside, whole))
+            if math.prod(map(len, pieces)) > _LIMIT:
+                raise ValueError(f"more than {_LIMIT} hosts in {whole[:80]!r}")
         elif _TEXT.fullmatch(plain):
             pieces.append([plain])
         else:

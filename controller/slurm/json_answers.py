@@ -101,8 +101,7 @@ def _exit(value: Any) -> tuple[int, int]:
 
 
 def _job_state(item: Item) -> states.JobState:
-    value = item["job_state"]
-    return states.job_from_list(value) if isinstance(value, list) else states.parse_job(value)
+    return states.parse_job(item["job_state"])
 
 
 def _job_view(item: Item) -> JobView:
@@ -164,7 +163,7 @@ def _job_view(item: Item) -> JobView:
 
 def _node_state(item: Item) -> states.NodeState:
     value = item["state"]
-    return states.node_from_list(value if isinstance(value, list) else [value, *item.get("state_flags", [])])
+    return states.parse_node(value if isinstance(value, list) else [value, *item.get("state_flags", [])])
 
 
 def _node_view(item: Item) -> NodeView:

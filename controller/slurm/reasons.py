@@ -13,13 +13,14 @@ _HOLDS = {
     "jobhelduser": HoldKind.USER,
     "jobheldadmin": HoldKind.ADMIN,
     "launch_failed_requeued_held": HoldKind.LAUNCH_FAILED,
+    "user_env_retrieval_failed_requeued_held": HoldKind.LAUNCH_FAILED,
     "launch_failure_limit_exceeded_requeued_held": HoldKind.REQUEUE_LIMIT,
     "job_requeued_in_held_state": HoldKind.REQUEUE_HOLD,
     "jobrequeuedinheldstate": HoldKind.REQUEUE_HOLD,
     "reservation_deleted": HoldKind.RESERVATION_DELETED,
     "reservationdeleted": HoldKind.RESERVATION_DELETED,
 }
-_NOT_AVAILABLE = re.compile(r"ReqNodeNotAvail.*?UnavailableNodes:([^\s)]*)", re.IGNORECASE | re.DOTALL)
+_NOT_AVAILABLE = re.compile(r"ReqNodeNotAvail.*?UnavailableNodes:\(?([^\s()]*)", re.IGNORECASE | re.DOTALL)
 _NODES_DOWN = re.compile(r"nodes[ _]required[ _]for[ _]job[ _]are[ _]down", re.IGNORECASE)
 
 

@@ -30,9 +30,7 @@ _NODE_SYMBOLS = {
 _NODE_WORDS: dict[str, tuple[str, frozenset[str]]] = {
     "DRAINED": ("IDLE", frozenset({"DRAIN"})),
     "DRAINING": ("ALLOCATED", frozenset({"DRAIN"})),
-    "DRAIN": ("UNKNOWN", frozenset({"DRAIN"})),
     "COMPLETING": ("UNKNOWN", frozenset({"COMPLETING"})),
-    "MAINT": ("UNKNOWN", frozenset({"MAINTENANCE"})),
     "MAINTENANCE": ("UNKNOWN", frozenset({"MAINTENANCE"})),
     "RESERVED": ("IDLE", frozenset({"RESERVED"})),
     "PLANNED": ("IDLE", frozenset({"PLANNED"})),
@@ -40,21 +38,29 @@ _NODE_WORDS: dict[str, tuple[str, frozenset[str]]] = {
     "REBOOT": ("UNKNOWN", frozenset({"REBOOT_ISSUED"})),
     "REBOOT_ISSUED": ("UNKNOWN", frozenset({"REBOOT_ISSUED"})),
     "REBOOT_REQUESTED": ("UNKNOWN", frozenset({"REBOOT_REQUESTED"})),
-    "INVAL": ("UNKNOWN", frozenset({"INVALID_REG"})),
+    "INVALID_REG": ("UNKNOWN", frozenset({"INVALID_REG"})),
     "FAIL": ("UNKNOWN", frozenset({"FAIL"})),
     "FAILING": ("ALLOCATED", frozenset({"FAIL"})),
-    "ALLOC": ("ALLOCATED", frozenset()),
-    "MIX": ("MIXED", frozenset()),
-    "UNK": ("UNKNOWN", frozenset()),
     "POWERED_DOWN": ("UNKNOWN", frozenset({"POWERED_DOWN"})),
     "POWERING_DOWN": ("UNKNOWN", frozenset({"POWERING_DOWN"})),
     "POWERING_UP": ("UNKNOWN", frozenset({"POWERING_UP"})),
     "POWER_DOWN": ("UNKNOWN", frozenset({"POWER_DOWN"})),
 }
-_FLAG_SPELLINGS = {"INVALID_REG": "INVALID_REG", "INVAL": "INVALID_REG", "MAINT": "MAINTENANCE", "RES": "RESERVED"}
+# sinfo's short codes (%t); "drain" is what it prints for a node that is drained, "drng" while jobs still run there.
+_NODE_CODES = {
+    "ALLOC": "ALLOCATED", "MIX": "MIXED", "UNK": "UNKNOWN", "FUTR": "FUTURE", "DRAIN": "DRAINED", "DRNG": "DRAINING",
+    "COMP": "COMPLETING", "MAINT": "MAINTENANCE", "RESV": "RESERVED", "PLND": "PLANNED", "BOOT": "REBOOT",
+    "FAILG": "FAILING", "INVAL": "INVALID_REG",
+}  # fmt: skip
+_FLAG_SPELLINGS = {
+    "INVAL": "INVALID_REG", "MAINT": "MAINTENANCE", "RES": "RESERVED", "RESV": "RESERVED", "PLND": "PLANNED",
+    "COMP": "COMPLETING", "DRAINED": "DRAIN", "DRAINING": "DRAIN", "REBOOT": "REBOOT_ISSUED",
+}  # fmt: skip
 _POWER = frozenset({"POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWERING_ON", "POWER_UP"})
 _REBOOT = frozenset({"REBOOT_REQUESTED", "REBOOT_ISSUED", "REBOOT_CANCEL"})
-_UNUSABLE = _POWER | _REBOOT | {"DRAIN", "NOT_RESPONDING", "MAINTENANCE", "RESERVED", "FAIL", "INVALID_REG", "BLOCKED"}
+_UNUSABLE = _POWER | _REBOOT | {
+    "DRAIN", "POWER_DRAIN", "NOT_RESPONDING", "MAINTENANCE", "RESERVED", "FAIL", "INVALID_REG", "BLOCKED"
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,34 +141,28 @@ class NodeState:
         return self.base.lower()
 
 
-def parse_node(text: str) -> NodeState:
-    """`text` as scontrol or sinfo print it, any case. ValueError when it is empty; a base not known is UNKNOWN."""
-    words = [word for word in text.strip().upper().split("+") if word]
+def parse_node(text: str | Iterable[str]) -> NodeState:
+    """A text as scontrol or sinfo print it, any case, or JSON's list; the base may stand anywhere.
+
+    ValueError when it is empty; a base not known is UNKNOWN.
+    """
+    raw = text.strip() if isinstance(text, str) else "+".join(text)
+    words = [_strip_symbols(word) for word in raw.upper().split("+") if word.strip()]
     if not words:
         raise ValueError(f"no node state in {text!r}")
-    base, flags = _node_base(words[0])
-    for word in words[1:]:
-        flag, symbols = _strip_symbols(word)
-        flags |= symbols | {_FLAG_SPELLINGS.get(flag, flag)}
-    return NodeState(base=base, flags=frozenset(flags), raw=text.strip())
+    first = next((word for word in words if _NODE_CODES.get(word[0], word[0]) in NODE_BASES), words[0])
+    words.remove(first)
+    base, flags = _node_base(_NODE_CODES.get(first[0], first[0]))
+    flags |= first[1].union(*(symbols | {_FLAG_SPELLINGS.get(flag, flag)} for flag, symbols in words))
+    return NodeState(base=base, flags=flags, raw=raw)
 
 
-def node_from_list(states: Iterable[str]) -> NodeState:
-    """The JSON form: the base and the flags as a list, in any order."""
-    words = list(states)
-    words.sort(key=lambda word: word.upper().rstrip("".join(_NODE_SYMBOLS)) not in NODE_BASES)
-    return parse_node("+".join(words))
-
-
-def _node_base(word: str) -> tuple[str, set[str]]:
-    name, symbols = _strip_symbols(word)
-    if name in NODE_BASES:
-        return name, symbols
-    base, implied = _NODE_WORDS.get(name, ("UNKNOWN", frozenset()))
-    return base, symbols | implied
+def _node_base(name: str) -> tuple[str, frozenset[str]]:
+    return (name, frozenset()) if name in NODE_BASES else _NODE_WORDS.get(name, ("UNKNOWN", frozenset()))
 
 
 def _strip_symbols(word: str) -> tuple[str, set[str]]:
+    word = word.strip()
     name = word.rstrip("".join(_NODE_SYMBOLS))
     return name, {_NODE_SYMBOLS[symbol] for symbol in word[len(name) :]}
 
@@ -200,8 +200,16 @@ _JOB_FLAGS = {
     "RECONFIG_FAIL": "UNKNOWN",
     "UPDATE_DB": "UNKNOWN",
 }
+# squeue's short codes (%t).
+_JOB_CODES = {
+    "BF": "BOOT_FAIL", "CA": "CANCELLED", "CD": "COMPLETED", "CF": "CONFIGURING", "CG": "COMPLETING", "DL": "DEADLINE",
+    "F": "FAILED", "NF": "NODE_FAIL", "OOM": "OUT_OF_MEMORY", "PD": "PENDING", "PR": "PREEMPTED", "R": "RUNNING",
+    "RD": "RESV_DEL_HOLD", "RF": "REQUEUE_FED", "RH": "REQUEUE_HOLD", "RQ": "REQUEUED", "RS": "RESIZING",
+    "RV": "REVOKED", "S": "SUSPENDED", "SE": "SPECIAL_EXIT", "SI": "SIGNALING", "SO": "STAGE_OUT", "ST": "STOPPED",
+    "TO": "TIMEOUT",
+}  # fmt: skip
 _HELD_FLAGS = frozenset({"REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
-_CANCELLED_BY = re.compile(r"CANCELLED BY (\d+)", re.ASCII)
+_CANCELLED_BY = re.compile(r"CANCELLED\s+BY\s+(\d+)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,24 +261,22 @@ class JobState:
         return _TERMINAL_BLAME.get(self.base, "other")
 
 
-def parse_job(text: str) -> JobState:
-    """`text` as squeue, scontrol or sacct print it: extra words, a "+" for a cut-off word, "BASE+FLAG".
+def parse_job(text: str | Iterable[str]) -> JobState:
+    """A text as squeue, scontrol or sacct print it (extra words, a "+" for a cut-off word, "BASE+FLAG"), or JSON's
+    list.
 
     ValueError when it is empty. A word not known gives base UNKNOWN with the text kept in `raw`.
     """
+    if not isinstance(text, str):
+        words = [state.strip().upper() for state in text if state.strip()]
+        if not words:
+            raise ValueError("no job state in an empty list")
+        return _job_state(words, "+".join(words), None)
     word = text.strip().upper()
     if not word:
         raise ValueError("no job state in an empty text")
     by = _CANCELLED_BY.match(word)
-    return _job_state(_job_words(word.split(" ")[0]), text.strip(), int(by.group(1)) if by else None)
-
-
-def job_from_list(states: Iterable[str]) -> JobState:
-    """The JSON form from 23.11 on."""
-    words = [state.strip().upper() for state in states if state.strip()]
-    if not words:
-        raise ValueError("no job state in an empty list")
-    return _job_state(words, "+".join(words), None)
+    return _job_state(_job_words(word.split()[0]), text.strip(), int(by.group(1)) if by else None)
 
 
 def _job_words(word: str) -> list[str]:
@@ -278,7 +284,7 @@ def _job_words(word: str) -> list[str]:
         stem = word[:-1]
         whole = [name for name in sorted(JOB_BASES | _JOB_FLAGS.keys()) if name.startswith(stem)]
         return whole if len(whole) == 1 else [stem]
-    return word.split("+")
+    return [_JOB_CODES.get(part, part) for part in word.split("+")]
 
 
 def _job_state(words: list[str], raw: str, by: int | None) -> JobState:

@@ -50,7 +50,7 @@ def test_drained_is_out_and_empty() -> None:
 
 
 def test_lists_in_any_order_are_the_same_node() -> None:
-    one, other = states.node_from_list(["DRAIN", "IDLE"]), states.node_from_list(["idle", "DRAIN"])
+    one, other = states.parse_node(["DRAIN", "IDLE"]), states.parse_node(["idle", "DRAIN"])
     assert (one.base, one.flags) == (other.base, other.flags) == ("IDLE", {"DRAIN"})
 
 
@@ -61,7 +61,7 @@ def test_no_state_is_an_error(text: str) -> None:
     with pytest.raises(ValueError):
         states.parse_job("")
     with pytest.raises(ValueError):
-        states.job_from_list([text.strip(" +")])
+        states.parse_job([text.strip(" +")])
 
 
 def test_job_flags_and_their_bases() -> None:
@@ -72,11 +72,11 @@ def test_job_flags_and_their_bases() -> None:
         False,
         False,
     )
-    listed = states.job_from_list(["CANCELLED", "COMPLETING"])
+    listed = states.parse_job(["CANCELLED", "COMPLETING"])
     assert listed.base == "CANCELLED" and not listed.terminal and listed.live
     configuring = states.parse_job("CONFIGURING")
     assert configuring.base == "RUNNING" and not configuring.running and configuring.live
-    assert states.job_from_list(["PENDING", "REQUEUE_HOLD"]).held
+    assert states.parse_job(["PENDING", "REQUEUE_HOLD"]).held
     odd = states.parse_job("FROBNICATED")
     assert (odd.base, odd.live, odd.terminal, odd.raw) == ("UNKNOWN", False, False, "FROBNICATED")
     assert states.parse_job("CANCELLED by 0").cancelled_by == 0

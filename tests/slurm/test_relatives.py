@@ -1,0 +1,97 @@
+"""Relatives of the given cases: other spellings, other orders, the opposite verdict."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from controller.slurm import durations, hostlist, reasons, states
+from controller.slurm.port import HoldKind
+
+pytestmark = pytest.mark.pure
+
+
+@pytest.mark.parametrize(
+    ("code", "word"),
+    [
+        ("drain", "drained"), ("drng*", "draining*"), ("alloc", "allocated"), ("mix-", "mixed-"),
+        ("comp", "completing"), ("plnd", "planned"), ("resv", "reserved"), ("boot^", "reboot^"), ("failg", "failing"),
+        ("futr", "future"), ("maint", "maintenance"), ("unk*", "unknown*"),
+    ],
+)  # fmt: skip
+def test_sinfos_short_codes_say_what_its_words_say(code: str, word: str) -> None:
+    short, long = states.parse_node(code), states.parse_node(word)
+    assert (short.base, short.flags, short.label) == (long.base, long.flags, long.label)
+
+
+def test_a_node_that_is_drained_is_not_one_that_is_draining() -> None:
+    assert states.parse_node("drain").label == "drained"
+    assert states.parse_node("drng").label == "draining"
+
+
+@pytest.mark.parametrize(
+    ("text", "base", "flags"),
+    [
+        ("DRAIN+IDLE", "IDLE", {"DRAIN"}),
+        ("MAINT+ALLOC", "ALLOCATED", {"MAINTENANCE"}),
+        ("NOT_RESPONDING+DOWN*", "DOWN", {"NOT_RESPONDING"}),
+        (" IDLE + DRAIN ", "IDLE", {"DRAIN"}),
+        ("IDLE+DRAINED", "IDLE", {"DRAIN"}),
+        ("mixed+comp+draining", "MIXED", {"COMPLETING", "DRAIN"}),
+        ("IDLE+REBOOT", "IDLE", {"REBOOT_ISSUED"}),
+        (["drain", "mixed"], "MIXED", {"DRAIN"}),
+        (["IDLE", "CLOUD", "POWERED_DOWN"], "IDLE", {"CLOUD", "POWERED_DOWN"}),
+    ],
+)
+def test_nodes_in_other_orders_and_spellings(text: str | list[str], base: str, flags: set[str]) -> None:
+    state = states.parse_node(text)
+    assert (state.base, state.flags) == (base, flags)
+
+
+@pytest.mark.parametrize("text", ["IDLE+DRAINED", "MIXED+DRAINING", "IDLE+REBOOT", "IDLE+POWER_DRAIN", "IDLE + DRAIN"])
+def test_no_spelling_of_a_node_that_is_out_makes_it_usable(text: str) -> None:
+    assert not states.parse_node(text).usable
+
+
+@pytest.mark.parametrize(
+    ("code", "word"),
+    [("PD", "PENDING"), ("CG", "COMPLETING"), ("CA", "CANCELLED"), ("OOM", "OUT_OF_MEMORY"), ("RH", "REQUEUE_HOLD"),
+     ("nf", "NODE_FAIL"), ("S", "SUSPENDED"), ("SE", "SPECIAL_EXIT")],
+)  # fmt: skip
+def test_squeues_short_codes_say_what_its_words_say(code: str, word: str) -> None:
+    short, long = states.parse_job(code), states.parse_job(word)
+    assert (short.base, short.flags, short.blame) == (long.base, long.flags, long.blame)
+
+
+def test_who_cancelled_is_read_over_wide_blanks() -> None:
+    assert states.parse_job("CANCELLED  by  1001").cancelled_by == 1001
+    assert states.parse_job("CANCELLED by somebody").cancelled_by is None
+
+
+@pytest.mark.parametrize("value", [None, 30, 5400.0, b"30", [], {"number": 30}])
+def test_what_is_no_text_is_an_unknown_duration(value: object) -> None:
+    assert durations.parse(value) is durations.UNKNOWN  # type: ignore[arg-type]
+
+
+def test_minus_one_is_slurms_other_spelling_of_no_limit() -> None:
+    assert durations.parse("-1") is durations.UNLIMITED
+    assert durations.parse("-5") is durations.UNKNOWN
+    assert durations.parse("1") == timedelta(minutes=1)
+
+
+def test_a_bracketed_none_is_no_host() -> None:
+    assert hostlist.expand("(None)") == []
+    with pytest.raises(ValueError, match="no part of a host name"):
+        hostlist.expand("(gn1)")
+
+
+def test_a_job_held_after_its_environment_failed_is_held() -> None:
+    held = reasons.hold_kind("(user env retrieval failed requeued held)")
+    assert held is reasons.hold_kind("user_env_retrieval_failed_requeued_held") is HoldKind.LAUNCH_FAILED
+    assert reasons.hold_kind("(BeginTime)") is None
+
+
+def test_a_null_list_of_unavailable_nodes_is_an_empty_one() -> None:
+    assert reasons.blocked_by("(ReqNodeNotAvail, UnavailableNodes:(null))") == reasons.Blocked(False)
+    assert reasons.blocked_by("(ReqNodeNotAvail, UnavailableNodes:gn1)").nodes == ("gn1",)
