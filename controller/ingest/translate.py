@@ -4,6 +4,7 @@ Times become the controller's: `at` plus the agent's measured clock offset. A va
 `MessageError` (the sender sets that record aside), never a database error that it would retry for ever.
 """
 
+import re
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
@@ -15,6 +16,7 @@ from worker_hooks.protocol.messages import Message, MessageError, Record
 
 INT32 = (1 << 31) - 1
 INT64 = (1 << 63) - 1
+NODE_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)  # as host lists spell it; it is part of a page's address
 LAST_YEAR = 4102444800.0  # 2100-01-01: a clock beyond it is nonsense
 LOG_TAIL_CHARS = 16384
 CHECKS_A_RECORD = 32
@@ -50,6 +52,8 @@ def when(seconds: float, where: str) -> datetime:
 
 def check_ranges(message: Message) -> None:
     """The limits of the columns that the decoder does not know. Raises MessageError."""
+    if not NODE_NAME.fullmatch(message.node):
+        raise MessageError("message.node", f"{message.node[:80]!r} is not a node name")
     when(message.sent_at, "message.sent_at")
     when(message.agent.started_at, "message.agent.started_at")
     _small(message.generation, "message.generation")

@@ -390,3 +390,12 @@ def test_a_new_attempt_in_another_slurm_job_is_confirmed_anew(make_job: Any) -> 
     acked(b.message(generation=2, job={"slurm_job_id": "9"}))
     job = TrainingJob.objects.get()
     assert (job.slurm_job_id, job.owner_confirmed) == ("9", False)
+
+
+@pytest.mark.parametrize("name", ["", "../admin", "a b", "gpu[1-2]", "-\u00e9"])
+def test_a_node_that_is_no_node_name_is_refused(make_job: Any, name: str) -> None:
+    """It becomes a part of addresses on the job's page, which broke on such a name."""
+    make_job()
+    response = post(b.message(b.event(1, "agent_started")) | {"node": name})
+    assert (response.status_code, response.json()["where"]) == (400, "message.node")
+    assert not AgentReport.objects.exists()

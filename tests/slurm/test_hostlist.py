@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from ClusterShell.NodeSet import NodeSet
 from hypothesis import given
@@ -108,3 +110,13 @@ def test_fold_of_nothing_and_of_one() -> None:
     assert fold([]) == ""
     assert fold(["gpu007"]) == "gpu007"
     assert fold(["login", "gpu2", "gpu1", "gpu2"]) == "login,gpu[1-2]"
+
+
+def test_a_list_that_multiplies_is_refused_before_it_fills_the_memory() -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="more than 1048576 hosts"):
+            expand("a" + "[0-9999]" * 200)
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()

@@ -186,3 +186,47 @@ def test_a_follower_finds_only_its_own_jobs_generation(run: Path) -> None:
     mint(run, job={"slurm_job_id": "7", "restart_count": 1})
     found = generations.newest_of_job(run, {"slurm_job_id": "7", "restart_count": 1})
     assert found is not None and found.generation == 2
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [{"world_size": 2}, {"digest_algorithm": None}, {"threads": None}, {"layout": None}, {"world_size": float("inf")}],
+    ids=str,
+)
+def test_a_folder_whose_rank_file_is_damaged_does_not_stop_the_next_attempt(run: Path, broken: dict[str, Any]) -> None:
+    mint(run)
+    folder = write_folder(run, 100, 1)
+    path = folder / rank_file_name(0)
+    data = json.loads(path.read_bytes())
+    data["run"] = broken if broken == {"world_size": 2} else data["run"] | broken
+    path.write_text(json.dumps(data))
+    write_folder(run, 200, 1)
+    assert mint(run).accepted == ("step-00000200.g1",)
+
+
+def test_a_folder_with_something_else_in_the_place_of_a_file_is_walked_past(run: Path) -> None:
+    mint(run)
+    folder = write_folder(run, 100, 1)
+    (folder / rank_file_name(1)).unlink()
+    (folder / rank_file_name(1)).mkdir()
+    (run / folder_name(300, 1)).write_text("a file where a folder should be")
+    deep = write_folder(run, 400, 1)
+    (deep / rank_file_name(0)).write_text("[" * 100_000)
+    write_folder(run, 200, 1)
+    assert mint(run).accepted == ("step-00000200.g1",)
+
+
+def test_a_generation_file_of_another_run_is_refused(run: Path) -> None:
+    """Otherwise nothing would count, and the attempt would begin anew and remove what the run has."""
+    mint(run)
+    write_folder(run, 100, 1)
+    path = run / "generations" / "000001.json"
+    path.write_text(path.read_text().replace(RUN_ID, "tj-000000000000"))
+    with pytest.raises(MessageError, match="says 1 of tj-000000000000"):
+        mint(run)
+
+
+def test_names_that_only_look_like_numbers_are_no_generations(run: Path) -> None:
+    mint(run)
+    (run / "generations" / "\u00b2.json").write_text("{}")
+    assert generations.newest_number(run) == 1

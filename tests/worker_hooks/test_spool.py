@@ -227,3 +227,42 @@ def test_the_file_is_private(path: Path) -> None:
     spool.append([event("a")])
     spool.flush()
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_hole_in_the_file_is_filled_with_notes(path: Path) -> None:
+    """A host that died while writing to a network file system: the records behind the hole still go out."""
+    spool = opened(path)
+    spool.append([event(name) for name in "abcde"])
+    spool.flush()
+    lines = path.read_bytes().split(b"\n")
+    lines[2] = b"\0" * len(lines[2])
+    lines[3] = b"\0" * len(lines[3])
+    path.write_bytes(b"\n".join(lines))
+    assert names(opened(path)) == [(1, "a"), (2, "set_aside"), (3, "set_aside"), (4, "d"), (5, "e")]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"seq": 2, "kind": "metrics", "at": "x"}',
+        '{"seq": 2, "kind": "event", "at": 1' + "0" * 400 + "}",
+        '{"seq": 2, "kind": "event", "at": NaN, "name": "a", "rank": null, "data": {}}',
+        '{"seq": true, "kind": "event", "at": 1.0}',
+        '{"seq": 1000000000000, "kind": "event", "at": 1.0, "name": "b", "rank": null, "data": {}}',
+        '{"acked": 1' + "0" * 40 + "}",
+        '{"tailed": {"events-0.jsonl": "x", "events-1.jsonl": -1}}',
+        "[" * 100_000,
+    ],
+    ids=lambda line: line[:50],
+)
+def test_a_damaged_line_spoils_nothing(path: Path, line: str) -> None:
+    spool = opened(path)
+    spool.append([event("a")])
+    spool.flush()
+    with path.open("a") as file:
+        file.write(line + "\n")
+    again = opened(path)
+    again.append([event("z")])
+    again.flush()
+    assert names(again) == [(1, "a"), (2, "z")]
+    assert again.tailed == {}

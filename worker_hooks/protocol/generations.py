@@ -10,6 +10,7 @@ OSError, a broken file a `MessageError`; a lost race is an answer, not an error.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -36,6 +37,18 @@ from worker_hooks.protocol.messages import MessageError
 
 GENERATIONS = "generations"
 _MINT_ATTEMPTS = 100
+# What reading a damaged folder may raise; storage that cannot be read raises another OSError, and that goes through.
+_BROKEN = (
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    MessageError,
+    KeyError,
+    TypeError,
+    ValueError,
+    OverflowError,
+)
+_NUMBER = re.compile(r"([0-9]{1,18})\.json")
 
 
 class NotNewest(Exception):
@@ -61,11 +74,15 @@ def newest_number(run: Path) -> int:
         names = [entry.name for entry in (run / GENERATIONS).iterdir()]
     except FileNotFoundError:
         return 0
-    return max((int(name[:-5]) for name in names if name.endswith(".json") and name[:-5].isdigit()), default=0)
+    return max((int(match[1]) for match in map(_NUMBER.fullmatch, names) if match), default=0)
 
 
 def read_generation(run: Path, number: int) -> Generation:
-    return decode_generation(_read_json(_generation_path(run, number)))
+    """What that attempt claimed; the file must speak about this run and number."""
+    found = decode_generation(_read_json(_generation_path(run, number)))
+    if (found.run_id, found.generation) != (run.name, number):
+        raise MessageError("generation", f"{number} of {run.name} says {found.generation} of {found.run_id}")
+    return found
 
 
 def newest(run: Path) -> Generation | None:
@@ -168,14 +185,19 @@ def build_manifest(folder: Path, *, now: float) -> Manifest | None:
         first = read_rank_file(folder, 0)
         world_size = int(first.run["world_size"])
         ranks = [read_rank_file(folder, rank) for rank in range(world_size)]
-    except (FileNotFoundError, MessageError, KeyError, TypeError, ValueError):
+        if not all(_sizes_right(folder, rank) and rank.fingerprint.get("finite", True) for rank in ranks):
+            return None
+        return _manifest_of(folder, first, world_size, now)
+    except _BROKEN:
         return None
-    if not all(_sizes_right(folder, rank) and rank.fingerprint.get("finite", True) for rank in ranks):
-        return None
+
+
+def _manifest_of(folder: Path, first: RankFile, world_size: int, now: float) -> Manifest:
+    """As a reader will get it. Raises one of _BROKEN where rank 0's file says what no manifest may say."""
     refs = tuple(
         RankRef(rank, rank_file_name(rank), _digest(folder / rank_file_name(rank))) for rank in range(world_size)
     )
-    return Manifest(
+    manifest = Manifest(
         run_id=folder.parent.name,
         generation=first.generation,
         step=first.step,
@@ -189,6 +211,7 @@ def build_manifest(folder: Path, *, now: float) -> Manifest | None:
         config_digest=first.run.get("config_digest"),
         fingerprint=first.fingerprint,
     )
+    return decode_manifest(json.loads(encode_json(encode_manifest(manifest))))
 
 
 def commit_folder(folder: Path, generation: int, *, now: float) -> Manifest | None:
@@ -241,7 +264,7 @@ def _generation_path(run: Path, number: int) -> Path:
 def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MessageError(path.name, f"not JSON: {error}") from None
 
 
