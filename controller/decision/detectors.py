@@ -51,7 +51,8 @@ def node_says_slurm(subject: SubjectFacts, now: float, policy: Policy) -> Findin
     """Slurm marks a node of the attempt DOWN: its jobs are being killed there whatever else is true."""
     attempt = subject.live_attempt
     names = attempt.nodes if attempt is not None else _nodes_in_slurm(subject)
-    down = [node for node in (subject.nodes.get(n) for n in names) if node is not None and node.down]
+    known = (subject.nodes[name] for name in names if name in subject.nodes)
+    down = [node for node in known if node.down and not node.rebooting]
     if down:
         return _down_finding(subject, down, now)
     if attempt is None or attempt.agents:

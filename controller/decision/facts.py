@@ -59,6 +59,11 @@ class NodeFact:
         return self.base == "DOWN"
 
     @property
+    def rebooting(self) -> bool:
+        """Its reboot was begun on purpose: Slurm calls it DOWN until it is back."""
+        return "REBOOT_ISSUED" in self.flags
+
+    @property
     def responding(self) -> bool:
         return "NOT_RESPONDING" not in self.flags
 

@@ -89,6 +89,15 @@ def test_expected_silence_stops_the_timers(flag: str) -> None:
     assert found(gpu2_lost(nodes=nodes)) is None
 
 
+@pytest.mark.parametrize("agents", [True, False], ids=["with agents", "without"])
+def test_a_node_that_is_down_for_its_reboot_has_not_failed(agents: bool) -> None:
+    """S10; the same node DOWN without a reboot, or with one that was only asked for, has."""
+    changes = {} if agents else {"attempt": attempt(agents=(), world_size=None)}
+    for flag, expected in (("REBOOT_ISSUED", None), ("REBOOT_REQUESTED", "node_down"), ("DRAIN", "node_down")):
+        nodes = dict(subject().nodes) | {"gpu2": NodeFact("gpu2", "DOWN", frozenset({"NOT_RESPONDING", flag}))}
+        assert cause(gpu2_lost(nodes=nodes, **changes)) == expected
+
+
 def test_an_agent_that_ended_is_not_silent() -> None:
     facts = gpu2_lost(attempt=attempt(agents=(agent("gpu1"), agent("gpu2", 5.0, state="ended"))))
     assert found(facts) is None
