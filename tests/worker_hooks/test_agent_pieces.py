@@ -177,6 +177,8 @@ def test_addresses() -> None:
     assert network.interface_address("lo") == "127.0.0.1"
     assert network.address_towards("http://127.0.0.1:8765") == "127.0.0.1"
     assert network.address_towards("not a url").count(".") == 3
+    assert network.address_towards("http://a..b:1").count(".") == 3, "a host that no resolver takes stops no training"
+    assert network.address_towards("http://\0x:1").count(".") == 3
     with pytest.raises(network.NetworkError, match="none0"):
         network.interface_address("none0")
 

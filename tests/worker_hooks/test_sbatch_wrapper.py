@@ -292,3 +292,44 @@ def test_the_wrapper_is_light(desk: Desk) -> None:
     modules = set(json.loads(done.stderr.splitlines()[-1].replace("'", '"')))
     assert "worker_hooks.cli.submission" in modules
     assert modules & heavy == set()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"url": 5, "api_token": "t"},
+        {"url": ["http://x"], "api_token": {}},
+        {"url": "http://\0x:1", "api_token": "t"},
+        {"url": "http://a..b:1", "api_token": "t"},
+        "[" * 100_000,
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_configuration_that_makes_no_sense_costs_no_submission(desk: Desk, config: Any) -> None:
+    folder = desk.folder / "odd" / "relume"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+    desk.environ.pop("RELUME_URL", None)
+    desk.environ.pop("RELUME_API_TOKEN", None)
+    done = desk.submit("train.sh", XDG_CONFIG_HOME=str(folder.parent))
+    assert (done.returncode, done.stdout) == (0, "Submitted batch job 77\n"), done.stderr
+    assert "Traceback" not in done.stderr
+    assert desk.identity["slurm_job_id"] == "77"
+
+
+def test_a_script_from_a_pipe_is_read_by_both(desk: Desk) -> None:
+    """`relume sbatch <(make_script)`: as with sbatch itself."""
+    reader = desk.folder / "bin" / "sbatch"
+    reader.write_text(
+        f'#!/bin/sh\nfor last; do :; done\ncat "$last" > {desk.folder}/seen\necho Submitted batch job 77\n'
+    )
+    script = "#!/bin/sh\n#SBATCH --no-requeue\ntrue\n"
+    for word, redirected in (("/dev/fd/9", "9"), ("/dev/stdin", "0")):
+        (desk.folder / "seen").unlink(missing_ok=True)
+        command = f'printf %s "$SCRIPT" | "$PYTHON" -c "$WRAPPER" sbatch {word} {redirected}<&0'
+        environ = desk.environ | {"SCRIPT": script, "PYTHON": sys.executable, "WRAPPER": WRAPPER}
+        done = subprocess.run(
+            ["sh", "-c", command], env=environ, capture_output=True, text=True, timeout=30, check=True
+        )
+        assert (desk.folder / "seen").read_text() == script, done.stderr
+        assert "--requeue" not in done.stderr

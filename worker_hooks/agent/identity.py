@@ -71,12 +71,14 @@ def load_identity(path: Path) -> Identity:
             if os.fstat(file.fileno()).st_mode & 0o077:
                 raise IdentityError(f"{path}: others can read it (mode must be 0600); its token is not used")
             data = json.load(file)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         if isinstance(error, IdentityError):
             raise
         raise IdentityError(f"{path}: {error}") from error
     if not isinstance(data, dict) or not is_run_id(data.get("run_id")) or not isinstance(data.get("token"), str):
         raise IdentityError(f"{path}: not an identity file")
+    if not isinstance(data.get("url"), str | None):
+        raise IdentityError(f"{path}: not an identity file: its url is no text")
     known = {item.name for item in fields(Identity)} - {"path"}
     return Identity(path=path, **{key: value for key, value in data.items() if key in known})
 
@@ -99,13 +101,14 @@ def user_config(environ: Mapping[str, str]) -> UserConfig:
     """`~/.config/relume/config.json` under `RELUME_URL` and `RELUME_API_TOKEN`; an unreadable file counts as none."""
     data: Any = {}
     folder = Path(environ["XDG_CONFIG_HOME"]) if environ.get("XDG_CONFIG_HOME") else _home(environ) / ".config"
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, RecursionError):
         data = json.loads((folder / "relume" / "config.json").read_text(encoding="utf-8"))
     if not isinstance(data, dict):
         data = {}
+    known = {key: value for key, value in data.items() if isinstance(value, str)}
     return UserConfig(
-        url=environ.get("RELUME_URL") or data.get("url"),
-        api_token=environ.get("RELUME_API_TOKEN") or data.get("api_token"),
+        url=environ.get("RELUME_URL") or known.get("url"),
+        api_token=environ.get("RELUME_API_TOKEN") or known.get("api_token"),
     )
 
 

@@ -37,7 +37,7 @@ def address_towards(url: str | None) -> str:
     for host, port in (_endpoint(url), ("192.0.2.1", 9)):
         if host is None:
             continue
-        with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        with suppress(OSError, ValueError, TypeError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((host, port))  # a datagram socket: this sends nothing
             return str(probe.getsockname()[0])
     return "127.0.0.1"

@@ -34,7 +34,7 @@ def post_json(url: str, path: str, token: str, body: bytes, limit_s: float) -> H
     try:
         connection = _connection(url, limit_s)
         prefix = urlsplit(url).path.rstrip("/")
-    except ValueError as error:
+    except (ValueError, http.client.HTTPException) as error:
         raise TransportError(f"{url!r} is not a URL: {error}") from error
     cut = threading.Timer(limit_s, _cut, (connection,))
     cut.daemon = True

@@ -6,6 +6,7 @@ after sbatch has answered, so that it never delays or prevents a submission. Eve
 
 import os
 import pwd
+import re
 import shlex
 import shutil
 import signal
@@ -26,6 +27,7 @@ from worker_hooks.protocol.identity import new_run_id, new_token
 
 REGISTER_LIMIT_S = 2.0
 NOT_FOUND = 127
+_DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d{1,7})|/dev/stdin", re.ASCII)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -88,11 +90,24 @@ def _read_script(request: Request) -> tuple[bytes, bytes | None]:
     if line.script_at is None:
         script = sys.stdin.buffer.read()
         return script, script
-    path = find_script(line.argv[line.script_at], os.environ.get("PATH", ""))
+    word = line.argv[line.script_at]
+    path = find_script(word, os.environ.get("PATH", ""))
     try:
-        return (path.read_bytes() if path else b""), None
+        script = path.read_bytes() if path else b""
     except OSError:
         return b"", None
+    if found := _DESCRIPTOR.fullmatch(word):
+        _put_back(int(found[1] or 0), script)
+    return script, None
+
+
+def _put_back(descriptor: int, script: bytes) -> None:
+    """`sbatch <(make_script)`: a pipe can be read once, so sbatch finds a copy under the same number."""
+    copy = os.memfd_create("script")
+    with os.fdopen(copy, "wb") as file:
+        file.write(script)
+        file.flush()
+        os.dup2(copy, descriptor)
 
 
 def find_script(word: str, search: str) -> Path | None:
@@ -180,6 +195,7 @@ def call_sbatch(
             env=dict(environ),
             stdin=subprocess.PIPE if stdin is not None else None,
             stdout=child_output,
+            close_fds=False,  # what the caller handed down is sbatch's too; our own are closed on exec anyway
         )
     except OSError as error:
         print(f"relume: sbatch cannot be run: {error.strerror}", file=sys.stderr)
