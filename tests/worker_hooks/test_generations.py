@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -230,3 +231,23 @@ def test_names_that_only_look_like_numbers_are_no_generations(run: Path) -> None
     mint(run)
     (run / "generations" / "\u00b2.json").write_text("{}")
     assert generations.newest_number(run) == 1
+
+
+def test_what_the_superseded_attempt_did_while_the_next_one_was_minted_is_not_lost(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The minter hangs between its list and its file; the old attempt, still alive, commits and prunes meanwhile."""
+    mint(run)
+    generations.commit_folder(write_folder(run, 100, 1), 1, now=1.0)
+
+    def hanging(path: Path, data: bytes) -> bool:
+        monkeypatch.undo()
+        generations.commit_folder(write_folder(run, 200, 1), 1, now=2.0)
+        generations.check_token(run, 1)
+        shutil.rmtree(run / "step-00000100.g1")
+        return create_file(path, data)
+
+    monkeypatch.setattr(generations, "create_file", hanging)
+    made = mint(run)
+    assert made.accepted == ("step-00000200.g1",) == tuple(generations.accepted_folders(run))
+    assert made == generations.newest(run)

@@ -119,12 +119,15 @@ def mint(
     """Take the token: the next generation, durable when this returns.
 
     First commits what the superseded generation wrote completely, then lists what counts. Two agents that mint at the
-    same time get two numbers; the higher one holds the token.
+    same time get two numbers; the higher one holds the token. Until this one's file is there, the superseded attempt
+    may commit and prune: a list that is out of date by then is minted again, or it would name what is gone.
     """
     (run / GENERATIONS).mkdir(parents=True, exist_ok=True)
     sync_folder(run)
+    before: Generation | None = None
     for _ in range(_MINT_ATTEMPTS):
         commit_complete(run, now=now)
+        before = before or newest(run)
         made = Generation(
             run_id=run.name,
             generation=newest_number(run) + 1,
@@ -134,9 +137,11 @@ def mint(
             job=dict(job or {}),
             nodes=tuple(nodes),
             rendezvous=dict(rendezvous or {}),
-            accepted=tuple(accepted_folders(run)),
+            accepted=tuple(_counting(run, before)),
         )
-        if create_file(_generation_path(run, made.generation), encode_json(encode_generation(made))):
+        if not create_file(_generation_path(run, made.generation), encode_json(encode_generation(made))):
+            before = None
+        elif made.accepted == tuple(_counting(run, before)):
             return made
     raise OSError(f"{run / GENERATIONS}: another process took every number for {_MINT_ATTEMPTS} attempts")
 
@@ -146,7 +151,11 @@ def mint(
 
 def accepted_folders(run: Path) -> list[str]:
     """Names of the committed, not quarantined folders that count by the acceptance rule; newest step first."""
-    token = newest(run)
+    return _counting(run, newest(run))
+
+
+def _counting(run: Path, token: Generation | None) -> list[str]:
+    """What counts as long as `token` is the newest generation."""
     if token is None:
         return []
     return [
