@@ -22,7 +22,7 @@ def _read(path: Path) -> Policy:
         return policy_from(tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise PolicyError(f"{path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise PolicyError(f"{path}: not TOML: {error}") from error
     except PolicyError as error:
         raise PolicyError(f"{path}: {error}") from error

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 MODES = ("observe", "approve", "act")
+MOST = 1e9  # more seconds than anybody means; the end of an exclusion must still be a date
 
 
 class PolicyError(ValueError):
@@ -86,8 +87,10 @@ def _value(default: Any, value: Any, where: str) -> Any:
         if not isinstance(value, Mapping):
             raise PolicyError(f"{where}: expected a table")
         return _section(type(default), value, where + ".")
-    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MOST:
         value = float(value)
+    if type(value) in (int, float) and not value <= MOST:  # NaN is not either, and would silence every comparison
+        raise PolicyError(f"{where}: not a number up to {MOST:g}")
     if type(value) is not type(default):
         raise PolicyError(f"{where}: expected {type(default).__name__}, got {type(value).__name__}")
     if isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
