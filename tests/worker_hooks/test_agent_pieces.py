@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from worker_hooks.agent import network
+from worker_hooks.agent.attempt import AttemptError, Waiter, find_run_id
 from worker_hooks.agent.hostnames import expand
 from worker_hooks.agent.output import Tail
 from worker_hooks.agent.pacing import ClockOffset, backoff_s, pace_s
@@ -198,3 +199,26 @@ def test_what_a_connection_meets() -> None:
         assert network.connect_outcome("127.0.0.1", port, 1.0) == "open"
     assert network.connect_outcome("127.0.0.1", port, 1.0) == "refused"
     assert network.connect_outcome("255.255.255.255", 9, 1.0) == "unreachable"
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"run_id": "tj-0123456789ab"}', "folder"])
+def test_a_requeued_job_whose_run_cannot_be_read_does_not_begin_another(tmp_path: Path, content: str | None) -> None:
+    place = read_placement({**STEP, "SLURM_NODEID": "0"}, "host", "ada", 1)
+    wait = Waiter(0.0, lambda _: True)
+    named = tmp_path / "jobs" / "lab.7.json"
+    if content is None:
+        first = find_run_id({}, None, tmp_path, place, wait)
+        assert find_run_id({}, None, tmp_path, place, wait) == first
+        return
+    named.parent.mkdir()
+    named.mkdir() if content == "folder" else named.write_text(content)
+    with pytest.raises(AttemptError, match=r"lab\.7\.json cannot be read"):
+        find_run_id({}, None, tmp_path, place, wait)
+    assert content == "folder" or named.read_text() == content
+
+
+def test_a_checkpoint_root_that_takes_no_file_is_said_in_one_sentence(tmp_path: Path) -> None:
+    place = read_placement({**STEP, "SLURM_NODEID": "0"}, "host", "ada", 1)
+    (tmp_path / "root").write_text("a file")
+    with pytest.raises(AttemptError, match="Not a directory"):
+        find_run_id({}, None, tmp_path / "root", place, Waiter(0.0, lambda _: True))

@@ -79,17 +79,35 @@ def _bare_run_id(root: Path, placement: Placement, wait: "Waiter") -> str:
     path = root / "jobs" / f"{placement.job.cluster or 'slurm'}.{placement.job.slurm_job_id}.json"
     first_start = placement.job.restart_count == 0 and placement.step_id == "0"
     if placement.leads:
-        known = None if first_start else _read_run_id(path, 0.0)
-        if known is None:
-            known = new_run_id()
-            path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(path, encode_json({"version": 1, "run_id": known, "created_at": time.time()}))
-        return known
+        return _lead_bare(path, first_start)
     since = time.time() - FRESH_S if first_start else 0.0
     found = wait(lambda: _read_run_id(path, since))
     if found is None:
         raise AttemptError(f"{path}: the leading agent did not write it in time")
     return str(found)
+
+
+def _lead_bare(path: Path, first_start: bool) -> str:
+    """A requeued job goes on with its own run or not at all: a file that cannot be read now names it all the same."""
+    try:
+        known = None if first_start else _read_run_id(path, 0.0)
+        if known is None and not first_start and _is_there(path):
+            raise AttemptError(f"{path} cannot be read: it names the run that this job goes on with")
+        if known is None:
+            known = new_run_id()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, encode_json({"version": 1, "run_id": known, "created_at": time.time()}))
+        return known
+    except OSError as error:
+        raise AttemptError(f"{path}: {error.strerror}") from error
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _read_run_id(path: Path, since: float) -> str | None:
