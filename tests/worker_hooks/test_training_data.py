@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from worker_hooks.training import random_state
 from worker_hooks.training.data import ResumableSampler
-from worker_hooks.training.errors import CheckpointError
+from worker_hooks.training.errors import CheckpointError, CheckpointMismatch
 from worker_hooks.training.feed import Feed
 from worker_hooks.training.sabotage import Sabotage
 
@@ -214,6 +214,15 @@ def test_a_loader_that_became_shorter_is_an_error() -> None:
     resumed.resume(position)
     with pytest.raises(CheckpointError, match="ended after 2 batches; 8 were consumed"):
         resumed.open()
+
+
+@pytest.mark.parametrize(("saved", "now"), [("resumable", "shuffle"), ("shuffle", "resumable")])
+def test_a_loader_of_another_kind_is_an_error_that_says_so(saved: str, now: str) -> None:
+    """R01, R11: it would begin elsewhere, in another order."""
+    position = feed(loaders(saved)).position()
+    with pytest.raises(CheckpointMismatch, match="another kind than at the save"):
+        feed(loaders(now)).resume(position)
+    feed(loaders(saved)).resume(position)
 
 
 @pytest.mark.parametrize("done", [0, 3, 10])

@@ -12,7 +12,7 @@ from worker_hooks.training import random_state
 from worker_hooks.training.codec import decode, encode
 from worker_hooks.training.data import ResumableSampler
 from worker_hooks.training.digests import value_digest
-from worker_hooks.training.errors import CheckpointError
+from worker_hooks.training.errors import CheckpointError, CheckpointMismatch
 from worker_hooks.training.sabotage import Sabotage
 
 
@@ -61,9 +61,11 @@ class Feed:
 
     def resume(self, position: dict[str, Any]) -> None:
         """The next iteration continues from `position`, which counts samples where the number of ranks changed."""
+        if self._place not in position:
+            raise CheckpointMismatch(f"the loader is another kind than at the save: no {self._place} in its position")
         self._resume = position
         batches = position["batches"]
-        if self.sampler is not None and "consumed" in position and position["consumed"] != self._consumed(batches):
+        if self.sampler is not None and position["consumed"] != self._consumed(batches):
             batches, rest = divmod(position["consumed"], self._batch_size() * self.sampler.replicas)
             if rest:
                 raise CheckpointError(
@@ -106,6 +108,13 @@ class Feed:
 
     def delivered(self) -> None:
         self._batches += 1
+
+    @property
+    def _place(self) -> str:
+        """The key that only this kind of loader's positions have."""
+        if self.sampler is not None:
+            return "consumed"
+        return "epoch_random" if self._replays else "loader_state"
 
     @property
     def _replays(self) -> bool:
