@@ -5,6 +5,7 @@ everything that is alive, so a lost or doubled wake-up costs nothing.
 from dataclasses import dataclass, field
 
 import structlog
+from django.db import DataError
 
 from controller import recovery_clock
 from controller.clock import aware
@@ -125,6 +126,10 @@ def _commit(admission: Admission, subject: SubjectFacts, shared: Commit, done: S
         incident = commit(admission, subject, shared)
     except LostRace as lost:
         log.info("lost_race", run_id=subject.run_id, reason=str(lost))
+        done.lost.append(subject.run_id)
+        return
+    except (DataError, KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        log.exception("commit_failed", run_id=subject.run_id)  # one job's odd values must not stop the others' recovery
         done.lost.append(subject.run_id)
         return
     done.committed.append(subject.run_id)

@@ -16,7 +16,7 @@ from worker_hooks.protocol.messages import Message, MessageError, Record
 
 INT32 = (1 << 31) - 1
 INT64 = (1 << 63) - 1
-NODE_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)  # as host lists spell it; it is part of a page's address
+NODE_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}", re.ASCII)  # as host lists spell it; it is part of a page's address
 LAST_YEAR = 4102444800.0  # 2100-01-01: a clock beyond it is nonsense
 LOG_TAIL_CHARS = 16384
 CHECKS_A_RECORD = 32

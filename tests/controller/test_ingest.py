@@ -392,7 +392,7 @@ def test_a_new_attempt_in_another_slurm_job_is_confirmed_anew(make_job: Any) -> 
     assert (job.slurm_job_id, job.owner_confirmed) == ("9", False)
 
 
-@pytest.mark.parametrize("name", ["", "../admin", "a b", "gpu[1-2]", "-\u00e9"])
+@pytest.mark.parametrize("name", ["", "n" * 201, "../admin", "a b", "gpu[1-2]", "-\u00e9"])
 def test_a_node_that_is_no_node_name_is_refused(make_job: Any, name: str) -> None:
     """It becomes a part of addresses on the job's page, which broke on such a name."""
     make_job()

@@ -1,7 +1,11 @@
 """A node dies under a training job: held, excluded, requeued, resumed, verified."""
 
-import pytest
+from typing import Any
 
+import pytest
+from django.db import DataError
+
+from controller.ledger import commit as ledger
 from controller.models import Action, Exclusion, Incident, NodeHold, Recovery
 from controller.queries.phases import TENTHS, phases_of
 from tests.scenarios.world import World
@@ -48,3 +52,22 @@ def test_the_whole_story(world: World) -> None:
     assert {"requeued", "released", "allocated", "launched"} <= set(names)
     assert Incident.objects.count() == 1 and NodeHold.objects.get().state == "drained"
     assert Action.objects.exclude(state="done").count() == 0
+
+
+def test_a_decision_that_cannot_be_written_stops_no_sweep(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One job's odd values (a text that fits no column) must not hold up the recovery of all the others."""
+    broken = True
+
+    def commit(*args: Any) -> Any:
+        if broken:
+            raise DataError("value too long for type character varying(255)")
+        return ledger.commit(*args)
+
+    world.start()
+    monkeypatch.setattr("controller.sweep.commit", commit)
+    world.kill_host("gpu2")
+    world.run(8)
+    assert not Incident.objects.exists()
+    broken = False
+    world.run(8)
+    assert world.incident().cause == "node_lost"
