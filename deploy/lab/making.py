@@ -48,8 +48,20 @@ def down(directory: Path) -> bool:
         if state:
             _remove(state)
         _unmount_below(directory)
-        shutil.rmtree(directory)
+        _remove_files(directory)
     return state is not None
+
+
+def _remove_files(directory: Path) -> None:
+    """lab.json goes last but one: a `down` that is ended in the middle can be run again."""
+    for path in directory.iterdir():
+        if path.name == "lab.json":
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    shutil.rmtree(directory)
 
 
 def wait_until_idle(state: State, *, seconds: float = 90) -> None:
