@@ -129,13 +129,17 @@ def _carry_on(handler: Callable[[Turn], Result], turn: Turn) -> Result:
 
 
 def _guarded(handler: Callable[[Turn], Result], turn: Turn) -> Result:
-    """An outage is not an answer: look again later. What Slurm refuses for good is refused."""
+    """An outage is not an answer: look again later. What Slurm refuses for good is refused, and so is a name or a text
+    that our own checks keep from Slurm: raised, it would end every run of the actions behind it."""
     try:
         return handler(turn)
     except (SlurmUnavailable, SlurmUnreadable) as error:
         return Wait(RETRY_S, f"no answer from Slurm to act upon: {error}")
     except SlurmRefused as error:
         return Wait(RETRY_S, str(error)) if error.retry else Refuse(f"Slurm refused: {error}")
+    except ValueError as error:
+        log.exception("action_unwritable", key=turn.action.key)
+        return Refuse(f"it cannot be put to Slurm: {error}")
 
 
 def _record(action: Action, result: Result, now: float) -> None:

@@ -9,8 +9,9 @@ from controller import commands
 from controller.clock import aware
 from controller.errors import RefusalKind
 from controller.ledger import move
-from controller.models import Action, AuditEntry, Cluster, Incident, NodeHold
+from controller.models import Action, AuditEntry, Cluster, Incident, Node, NodeHold
 from controller.remediation.executor import run_actions, run_once
+from controller.slurm import checked
 from tests.scenarios.world import World
 
 pytestmark = [pytest.mark.db, pytest.mark.django_db]
@@ -256,3 +257,24 @@ def test_approval_is_refused_when_the_agents_speak_again(world: World) -> None:
     with pytest.raises(commands.CommandRefused, match="speaks again"):
         commands.approve(incident, who="eve", reason="go", policy=world.policy, now=world.now)
     assert AuditEntry.objects.count() == 0
+
+
+def test_an_action_that_cannot_be_put_to_slurm_is_refused_and_holds_up_nobody(world: World) -> None:
+    """A name that our own checks keep from Slurm: raised, it would end every run of the actions behind it."""
+    decided(world)
+
+    class Strict:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(world.slurm, name)
+
+        def read_node(self, name: str) -> Any:
+            return world.slurm.read_node(checked.node(name))
+
+    world.port = Strict()  # type: ignore[assignment]
+    hold = world.action("hold_node")
+    NodeHold.objects.update(node=Node.objects.create(cluster=hold.incident.cluster, name="a b", seen_at=aware(0)))
+    Action.objects.filter(pk=hold.pk).update(target="a b")
+    run_actions(world.site)
+    assert world.action("hold_node").state == "refused"
+    assert "cannot be put to Slurm: 'a b'" in world.action("hold_node").outcome
+    assert world.action("requeue_excluding").state == "done"
