@@ -1,6 +1,6 @@
 """Facts for every live training job, from rows only, with a fixed number of queries."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,9 +87,15 @@ def _rows(cluster: Cluster, jobs: list[TrainingJob], now: float) -> Rows:
     heard = AgentReport.objects.filter(
         attempt__training_job__cluster=cluster, received_at__gt=aware(now - WITNESS_HEARD_S)
     ).exclude(state="ended")
-    rows.speaking = [(report.attempt_id, report.node) for report in heard.only("attempt_id", "node").order_by("node")]
+    rows.speaking = _speaking(rows, heard.only("attempt_id", "node").order_by("node"))
     rows.nodes, rows.up = _nodes(cluster, rows)
     return rows
+
+
+def _speaking(rows: Rows, heard: Iterable[AgentReport]) -> list[tuple[int, str]]:
+    """An agent names its own node; it is a witness only where Slurm runs its job."""
+    places = {rows.attempts[job.pk][-1].pk: job.view.get("nodes", ()) for job in rows.jobs if job.pk in rows.attempts}
+    return [(r.attempt_id, r.node) for r in heard if r.node in places.get(r.attempt_id, ())]
 
 
 def _probes(cluster: Cluster, now: float) -> list[ProbeFact]:

@@ -47,7 +47,7 @@ def _ask_agents(suspicions: list[Suspicion], nodes: dict[str, Node], now: float)
 
 def _connect(nodes: list[Node], suspects: set[str], site: Site) -> None:
     """The slurmd port of every node; the agent's own port of a suspect as well: any answer is a living host."""
-    doors = _agent_doors([node for node in nodes if node.name in suspects])
+    doors = agent_doors([node for node in nodes if node.name in suspects])
     targets = [(node, Target(node.address, node.port or 0)) for node in nodes]
     targets += [(node, door) for node in nodes for door in doors.get(node.name, ())]
     asked = aware(site.clock())
@@ -72,17 +72,18 @@ def _connect(nodes: list[Node], suspects: set[str], site: Site) -> None:
     )
 
 
-def _agent_doors(nodes: list[Node]) -> dict[str, list[Target]]:
-    """Where the newest agent of each node listens, by its own word."""
+def agent_doors(nodes: list[Node]) -> dict[str, list[Target]]:
+    """The port where the newest agent of each node listens, by its own word, at the address that Slurm knows: no agent
+    can point the probe at another host and so keep a dead node alive."""
     doors: dict[str, list[Target]] = {}
     names = [node.name for node in nodes]
     reports = AgentReport.objects.filter(
         node__in=names, attempt__training_job__cluster__in={node.cluster_id for node in nodes}
     ).exclude(probe_port=None)
+    places = {node.name: node.address for node in nodes}
     for report in reports.order_by("received_at"):
-        address = report.addresses.get("management")
-        if address and report.probe_port:
-            doors[report.node] = [Target(str(address), report.probe_port)]
+        if report.probe_port:
+            doors[report.node] = [Target(places[report.node], report.probe_port)]
     return doors
 
 

@@ -12,7 +12,8 @@ from controller.decision.facts import Spent
 from controller.decision.policy import Policy
 from controller.models import AgentReport, Cluster, Exclusion, Incident, Node, NodeCheck, TrainingJob
 from controller.slurm.fake import FakeSlurm
-from controller.snapshot import past
+from controller.slurm.reach import Target
+from controller.snapshot import past, probing
 from controller.snapshot.facts import read_facts
 from controller.snapshot.poll import due, poll
 from tests.builders import T0
@@ -125,6 +126,36 @@ def test_facts_come_from_rows(slurm: FakeSlurm, cluster: Cluster, make_job: Make
     assert facts.witnesses == ("gpu1",) and facts.controls[0] == "gpu1"
     assert [(p.vantage, p.node, p.outcome) for p in facts.probes] == [("controller", "gpu2", "timeout")]
     assert spend.nodes_total == 2 and spend.mode == "act"
+
+
+def test_an_agent_is_a_witness_only_where_slurm_runs_its_job(
+    cluster: Cluster, make_job: Maker, make_attempt: Maker
+) -> None:
+    """Agents name their own node: one that claims a foreign node could clear or accuse whomever it likes."""
+    attempt = make_attempt(make_job(cluster=cluster, view={"nodes": ["gpu1"]}))
+    for node in ("gpu1", "gpu2"):
+        AgentReport.objects.create(
+            attempt=attempt, node=node, received_at=aware(T0), sent_at=aware(T0), state="running"
+        )
+    (facts,), _ = read_facts(cluster, T0, POLICY)
+    assert facts.witnesses == ("gpu1",)
+
+
+def test_the_agents_port_is_probed_at_slurms_address(
+    cluster: Cluster, make_node: Maker, make_job: Maker, make_attempt: Maker
+) -> None:
+    attempt = make_attempt(make_job(cluster=cluster))
+    AgentReport.objects.create(
+        attempt=attempt,
+        node="gpu2",
+        received_at=aware(T0),
+        sent_at=aware(T0),
+        state="running",
+        addresses={"management": "192.0.2.66"},
+        probe_port=4242,
+    )
+    node = make_node("gpu2", cluster=cluster, address="192.0.2.2", port=6818)
+    assert probing.agent_doors([node]) == {"gpu2": [Target("192.0.2.2", 4242)]}
 
 
 def test_a_row_that_cannot_be_understood_stops_only_its_own_job(
