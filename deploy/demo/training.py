@@ -41,6 +41,8 @@ SCRIPT = """#!/bin/bash
 #RELUME name={name}
 #RELUME checkpoint-root={folder}/checkpoints
 export PATH={site}/bin:$PATH PYTHONPATH={code} PYTHONUNBUFFERED=1
+# The lab's nodes claim more CPUs than this machine has: threads by that number would spend their time waiting.
+export OMP_NUM_THREADS=1
 {sabotage}srun --kill-on-bad-exit=1 relume run --ranks {ranks} --interface {interface} -- \\
     {python} {code}/examples/gpt.py --epochs {epochs} --samples {samples} --batch {batch} \\
     --checkpoint-every {every} --report {folder}/report.json

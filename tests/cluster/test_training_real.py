@@ -26,7 +26,7 @@ def world(lab: Lab, controller: Controller) -> World:
 
 def test_nothing_happens_when_nothing_is_wrong(world: World) -> None:
     """One training job through five disturbances that are no node's fault: one attempt, no incident, no point lost."""
-    job = world.submit("undisturbed", epochs=60, steps_per_epoch=100, batch=1, checkpoint_every=50)
+    job = world.submit("undisturbed", epochs=300, steps_per_epoch=100, batch=1, checkpoint_every=50)
     first = world.until(job, lambda d: (d["step"] or 0) >= 5, "the first steps")
     node = first["attempts"][0]["nodes"][1]
 
@@ -76,8 +76,8 @@ def _points(world: World, job: Job, rank: int, expected: int) -> list[int]:
 
 def test_a_cut_off_attempt_commits_nothing_although_it_goes_on(world: World) -> None:
     """Its node cut off and its agent stopped, so that nobody ends them, the old ranks train on and try to commit."""
-    witness = world.submit("witness", nodes=1, epochs=60, steps_per_epoch=100, batch=1, checkpoint_every=1000)
-    job = world.submit("cut-off", nodes=1, epochs=1, steps_per_epoch=400, batch=2, checkpoint_every=5)
+    witness = world.submit("witness", nodes=1, epochs=300, steps_per_epoch=100, batch=1, checkpoint_every=1000)
+    job = world.submit("cut-off", nodes=1, epochs=300, steps_per_epoch=100, batch=2, checkpoint_every=10)
     world.until(witness, lambda d: (d["step"] or 0) >= 1, "the witness trains")
     first = world.until(job, lambda d: (d["step"] or 0) >= 12, "the first checkpoints")
     (node,) = first["attempts"][0]["nodes"]
