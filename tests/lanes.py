@@ -4,7 +4,9 @@ A lane that fails does not stop the others. A lane that runs no test, or skips o
 passing one. Arguments: names of lanes to run instead of all (`make test ARGS="pure torch"`).
 """
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -52,15 +54,27 @@ def run(lane: Lane, report: Path) -> Result:
     if lane.workers:
         argv += ["-n", str(lane.workers)]
     started = time.monotonic()
+    # A session of its own, so that a lane that takes too long ends with everything it started.
+    process = subprocess.Popen(argv, cwd=ROOT, env=os.environ | lane.env, start_new_session=True)
     try:
-        done = subprocess.run(argv, cwd=ROOT, env=os.environ | lane.env, check=False, timeout=lane.timeout_s)
-        rc = done.returncode
-    except subprocess.TimeoutExpired:
-        print(f"lane {lane.name}: ended after {lane.timeout_s} s", flush=True)
-        rc = 124
+        rc = process.wait(lane.timeout_s)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        print(f"lane {lane.name}: ended after {time.monotonic() - started:.0f} s", flush=True)
+        rc = _end(process)
     passed, failed, skipped = counts(report)
     ok = rc == 0 and passed > 0 and failed == 0 and skipped == 0
     return Result(lane.name, passed, failed, skipped, ok, time.monotonic() - started)
+
+
+def _end(process: subprocess.Popen[bytes]) -> int:
+    """Interrupted, so that fixtures tidy up; killed when that takes longer than a minute. Never a success."""
+    for number, wait_s in ((signal.SIGINT, 60), (signal.SIGKILL, 10)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(wait_s)
+            break
+    return 124
 
 
 def counts(report: Path) -> tuple[int, int, int]:
