@@ -181,6 +181,12 @@ def test_sbatchs_exit_code_and_output_when_it_refuses(desk: Desk) -> None:
     assert desk.identities == [] and desk.controller.registrations == []
 
 
+def test_an_sbatch_that_was_killed_leaves_the_identity(desk: Desk) -> None:
+    """The job may have been taken before the signal came."""
+    assert desk.submit("train.sh", FAKE_OUTPUT="", FAKE_CODE="137").returncode == 137
+    assert len(desk.identities) == 1
+
+
 def test_a_waited_for_jobs_exit_code(desk: Desk) -> None:
     assert desk.submit("--wait", "train.sh", FAKE_CODE="9").returncode == 9
     assert desk.identity["slurm_job_id"] == "77", "it was submitted although it failed"

@@ -272,6 +272,16 @@ def test_a_half_removed_folder_is_cleared_by_the_next_attempt(killed: World) -> 
     assert not list(killed.run.glob(".trash-*"))
 
 
+def test_what_a_superseded_attempt_left_half_saved_is_cleared_before_the_first_save(killed: World) -> None:
+    """A save that filled the disk must not fill it for every attempt after it: this one ends before it saves at all."""
+    (killed.run / "step-00000099.g1").mkdir()
+    (killed.run / "step-00000099.g1" / "rank-00000.d").write_bytes(b"x" * 4096)
+    started = killed.tiny(2, env={"RELUME_SABOTAGE": "rng"})
+    assert started.wait() == [77, 77], started.text()
+    assert not (killed.run / "step-00000099.g1").exists()
+    assert generations.accepted_folders(killed.run), "what was committed stays"
+
+
 def record(world: World, rank: int, losses: dict[int, str]) -> None:
     """The first attempt's own record, whole: a rank that is killed may not have written its last steps."""
     lines = [json.dumps({"step": step, "loss": loss}) + "\n" for step, loss in losses.items()]

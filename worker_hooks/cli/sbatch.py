@@ -246,7 +246,9 @@ def _pass_on(output: int) -> bytes:
 def _after(identity: Identity, receipt: Receipt, config: UserConfig, say: _Speaker) -> None:
     """Never changes the exit code: the job is submitted."""
     if receipt.code != 0 and receipt.job_id is None:
-        identity.path.unlink(missing_ok=True)
+        # An sbatch that was killed may have submitted the job all the same: its agent will need the identity.
+        if receipt.code <= 128:
+            identity.path.unlink(missing_ok=True)
         return
     identity.slurm_job_id, identity.cluster = receipt.job_id, receipt.cluster
     problem = _register(identity, config)

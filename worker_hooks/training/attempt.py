@@ -4,7 +4,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from worker_hooks.protocol import generations
+from worker_hooks.protocol.generations import NotNewest
 from worker_hooks.protocol.messages import PHASES
 from worker_hooks.training import retention
 from worker_hooks.training.comms import Coordinator
@@ -98,6 +99,9 @@ class Attempt:
         self.completed, self.epoch = resumption.step, resumption.epoch
         if resumption.source is not None:
             self._saver.start_from(resumption.source.folder.name, self.completed)
+            if self.rank == 0:
+                with suppress(OSError, NotNewest):  # room for the next save is not worth this run
+                    retention.clear_abandoned(self.folder, self._saver.identity.generation)
             if not self._feeds:
                 resumption.complete(self._tracked, None, None)
         self._tell_facts(resumption)

@@ -17,12 +17,23 @@ def prune(run: Path, generation: int, *, keep: int, protected: Collection[str | 
     Quarantined folders stay for inspection. Raises NotNewest as soon as the token is somebody else's.
     """
     counted = generations.accepted_folders(run)
-    doomed = [name for name in counted[keep:] if name not in protected]
-    doomed += [name for name in _abandoned(run, generation) if name not in counted]
-    for name in doomed:
+    return _remove_all(run, generation, [name for name in counted[keep:] if name not in protected]) + clear_abandoned(
+        run, generation
+    )
+
+
+def clear_abandoned(run: Path, generation: int) -> list[str]:
+    """Remove what superseded generations left uncommitted. Done before the first save too: a checkpoint that filled
+    the disk would otherwise fill it for every attempt after it. Raises NotNewest like `prune`."""
+    counted = generations.accepted_folders(run)
+    return _remove_all(run, generation, [name for name in _abandoned(run, generation) if name not in counted])
+
+
+def _remove_all(run: Path, generation: int, names: list[str]) -> list[str]:
+    for name in names:
         generations.check_token(run, generation)
         _remove(run / name)
-    return doomed
+    return names
 
 
 def empty_trash(run: Path) -> None:
