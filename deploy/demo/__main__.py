@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sabotage", choices=SABOTAGES, help="damage that part between load and verification")
     parser.add_argument("--victim", choices=("worker", "batch"), default="worker", help="which of the job's two nodes")
     parser.add_argument("--loopback", action="store_true", help="no namespaces: a killed node refuses, is not silent")
-    parser.add_argument("--keep", type=Path, default=Path("var/demo"), help="where the loss files go")
+    parser.add_argument("--keep", type=Path, default=Path("var/demo").absolute(), help="where the loss files go")
     return parser
 
 

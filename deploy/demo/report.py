@@ -1,25 +1,34 @@
 """The demonstration's report: one JSON object, made from the rows of the controller and the files of the two runs."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from deploy.demo.training import Outcome
 
 
-def phases_from(kill_at: float, stamps: dict[str, dict[str, Any]]) -> tuple[dict[str, dict[str, Any]], float | None]:
-    """({phase: {seconds, source}}, rto_s): differences of consecutive stamps from the kill to the first new step.
+@dataclass(frozen=True)
+class Phases:
+    """`seconds` and `sources` by the name of the stamp that ends the phase, in order; `rto_s` is their sum."""
 
-    A phase bears the name of the stamp that ends it. Stamps that do not exist are not invented; those before the kill
-    (the last good sign) are no part of the recovery. The sum is the recovery time, because it telescopes.
+    seconds: dict[str, float]
+    sources: dict[str, str]
+    rto_s: float | None
+
+
+def phases_from(kill_at: float, stamps: dict[str, dict[str, Any]]) -> Phases:
+    """Differences of consecutive stamps from the kill to the first new step, so that they sum to the recovery time.
+
+    Stamps that do not exist are not invented; those before the kill (the last good sign) are no part of the recovery.
     """
     end = stamps.get("first_new_step")
     if end is None:
-        return {}, None
+        return Phases({}, {}, None)
     inside = sorted((s["at"], name) for name, s in stamps.items() if kill_at < s["at"] <= end["at"])
-    phases, before = {}, kill_at
+    seconds, before = {}, kill_at
     for at, name in inside:
-        phases[name] = {"seconds": round(at - before, 6), "source": stamps[name]["source"]}
+        seconds[name] = round(at - before, 6)
         before = at
-    return phases, round(end["at"] - kill_at, 6)
+    return Phases(seconds, {name: stamps[name]["source"] for name in seconds}, round(end["at"] - kill_at, 6))
 
 
 def differences(run: Outcome, reference: Outcome) -> list[str]:
@@ -52,7 +61,7 @@ def build(detail: dict[str, Any], kill_at: float, run: Outcome | None, reference
     `bit_identical` the comparison of every rank's loss at every step and of the final parameters."""
     recovery = detail["recoveries"][0] if detail.get("recoveries") else {}
     stamps = recovery.get("stamps", {})
-    phases, rto_s = phases_from(kill_at, stamps)
+    phases = phases_from(kill_at, stamps)
     wrong = differences(run, reference) if run is not None and reference is not None else ["no comparison was made"]
     requeued = stamps.get("requeued")
     return {
@@ -67,8 +76,9 @@ def build(detail: dict[str, Any], kill_at: float, run: Outcome | None, reference
         "steps": run.steps if run else detail.get("step"),
         "rpo_steps": recovery.get("rpo_steps"),
         "rpo_s": recovery.get("rpo_s"),
-        "rto_s": rto_s,
-        "phases": phases,
+        "rto_s": phases.rto_s,
+        "phases": phases.seconds,
+        "phase_sources": phases.sources,
         "requeue_confirmed_s": round(requeued["at"] - kill_at, 3) if requeued else None,
         "run_id": detail["run_id"],
     }
