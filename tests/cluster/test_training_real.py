@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,13 +122,13 @@ def test_a_sabotaged_resume_is_caught(tmp_path: Path) -> None:
     assert (report["verified"], report["failed_checks"]) == (False, ["random_state"])
 
 
-def _demo(arguments: list[str], expect: int = 0) -> dict[str, object]:
+def _demo(arguments: list[str], expect: int = 0) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-m", "deploy.demo", "--once", *arguments],
         cwd=ROOT, capture_output=True, text=True, timeout=800, check=False,
     )  # fmt: skip
     assert done.returncode == expect, done.stdout[-3000:] + done.stderr[-3000:]
-    report: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return report
 
 
