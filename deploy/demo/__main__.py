@@ -19,8 +19,9 @@ from deploy.lab.errors import LabError
 
 SABOTAGES = ("rng", "data", "lr", "weights")
 PLAN = training.Plan()
-# In the second of three epochs, a few steps behind a checkpoint: some steps will have to be repeated.
-KILL_AFTER_STEP = PLAN.steps_per_epoch + 2 * PLAN.checkpoint_every - 3
+# Just behind the second checkpoint, in the second of three epochs, and far enough from the third that the second or so
+# until the fault strikes does not reach it: some steps will have to be repeated.
+KILL_AFTER_STEP = 2 * PLAN.checkpoint_every + 4
 JOB_LIMIT_S = 600
 
 
