@@ -75,6 +75,7 @@ def demos(campaign: Campaign) -> None:
         except (ValueError, IndexError):
             continue
         if report.get("rto_s") is not None:
+            campaign.say(f"    rto {report['rto_s']} s, requeue confirmed {report['requeue_confirmed_s']} s")
             rto.append(report["rto_s"])
             requeue.append(report["requeue_confirmed_s"])
     if rto:
