@@ -41,10 +41,6 @@ ACTION = Machine(
     },
 )
 
-# The stages of the two actions that take several Slurm calls; each is committed before the write that it names.
-HOLD_STAGES = ("look", "drain", "down", "confirm")
-REQUEUE_STAGES = ("look", "requeue", "settle", "hold", "exclude", "release", "confirm")
-
 
 @dataclass(frozen=True)
 class ActionPlan:

@@ -167,8 +167,6 @@ class IncidentFact:
     cause: str
     generation: int | None
     restarts: int
-    opened_at: float
-    acting_since: float | None = None
     suspects: tuple[str, ...] = ()
     actions: tuple[ActionFact, ...] = ()
 

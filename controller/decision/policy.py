@@ -49,6 +49,8 @@ class Budget:
 
 @dataclass(frozen=True)
 class Policy:
+    """`trust_job_evidence` has no effect yet: no detector rests on the word of a job's own processes to hold a node."""
+
     mode: str = "observe"
     trust_job_evidence: bool = False
     ceilings: Ceilings = field(default_factory=Ceilings)

@@ -62,14 +62,6 @@ class JobStory:
     def live_incident(self) -> Incident | None:
         return next((i for i in self.incidents if i.state in INCIDENT.live), None)
 
-    def recovery_to(self, attempt: Attempt) -> Recovery | None:
-        """The recovery that led to this attempt."""
-        for incident in self.incidents:
-            for recovery in incident.recoveries.all():
-                if recovery.training_job_id == self.job.pk and recovery.to_attempt_id == attempt.pk:
-                    return recovery
-        return None
-
     def incident_of(self, attempt: Attempt) -> Incident | None:
         """The incident that hit this attempt: the newest, when there were several."""
         return next((i for i in self.incidents if i.attempt_id == attempt.pk), None)

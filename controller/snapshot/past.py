@@ -56,8 +56,6 @@ def live_fact(incident: Incident) -> IncidentFact:
         cause=incident.cause,
         generation=attempt.generation if attempt is not None and not attempt.agentless else None,
         restarts=incident.restarts_before,
-        opened_at=incident.detected_at.timestamp(),
-        acting_since=incident.acting_at.timestamp() if incident.acting_at is not None else None,
         suspects=tuple(incident.suspects),
         actions=tuple(
             ActionFact(a.kind, a.target, a.state, a.outcome, optional=a.optional) for a in incident.actions.all()

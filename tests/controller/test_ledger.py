@@ -158,7 +158,7 @@ def test_a_deferral_is_written_once(lost: Commit) -> None:
 def test_an_abandoned_incident_takes_what_waits_with_it(lost: Commit) -> None:
     incident = commit(*decided(lost), lost)
     assert incident is not None
-    live = IncidentFact(incident.pk, "acting", "node_lost", 1, 0, quiet.NOW, suspects=("gpu2",))
+    live = IncidentFact(incident.pk, "acting", "node_lost", 1, 0, suspects=("gpu2",))
     cancelled = quiet.slurm_job(base="CANCELLED")
     admission, facts = decided(
         lost, incident=live, slurm=cancelled, state="recovering", attempt=quiet.attempt(state="ended")

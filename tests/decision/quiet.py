@@ -102,7 +102,6 @@ def incident(**changes: Any) -> IncidentFact:
         cause="node_lost",
         generation=1,
         restarts=0,
-        opened_at=NOW - 10,
         suspects=("gpu2",),
     )
     return replace(quiet, **changes)

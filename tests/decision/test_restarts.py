@@ -43,7 +43,7 @@ def test_a_job_that_is_not_enrolled_is_only_watched() -> None:
 
 
 def _recovering(**changes: object) -> IncidentFact:
-    base = IncidentFact(1, "recovering", "node_down", None, 0, NOW - 30)
+    base = IncidentFact(1, "recovering", "node_down", None, 0)
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
