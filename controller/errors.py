@@ -53,6 +53,9 @@ class RefusalKind(StrEnum):
     NOT_PENDING = "not_pending"  # the change is possible for a pending job only
     BUSY = "busy"  # "try again later"
     BAD_NODES = "bad_nodes"  # an unknown node name, or a list Slurm cannot read
+    EXISTS = "exists"  # the name is taken
+    IN_USE = "in_use"  # a reservation that jobs use
+    INVALID_RESERVATION = "invalid_reservation"  # Slurm does not know it (any more)
     BAD_REQUEST = "bad_request"  # our mistake: a malformed or incomplete update
     DISABLED = "disabled"  # this Slurm cannot do it as configured
     OTHER = "other"

@@ -14,10 +14,10 @@ from typing import Literal
 from controller.errors import SlurmTimeout, SlurmUnavailable, SlurmUnreadable
 from controller.slurm import checked, jobids, json_answers, parse, versions
 from controller.slurm.building import moment, number, present
-from controller.slurm.port import ClusterView, JobView, NodeView
 from controller.slurm.refusals import error_from, is_away
 from controller.slurm.runner import Completed, Runner
 from controller.slurm.versions import Version
+from controller.slurm.views import ClusterView, JobView, NodeView
 
 _SHOW = ("scontrol", "--all", "--local", "--oneliner", "show")
 _ALL_IDS = ("squeue", "--all", "--local", "--noheader", "--states=all", "--format=%A")

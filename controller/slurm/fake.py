@@ -17,8 +17,8 @@ from controller.slurm import checked, fake_rules, versions
 from controller.slurm.fake_rules import FakeOptions, refusal
 from controller.slurm.fake_views import job_view, moment, node_view
 from controller.slurm.fake_world import Effect, FakeJob, FakeNode, Fault, Late, Store, World
-from controller.slurm.port import ClusterView, JobView, NodeView
 from controller.slurm.versions import Version
+from controller.slurm.views import ClusterView, JobView, NodeView
 
 _VERSION = "22.05.8"
 

@@ -8,8 +8,8 @@ from controller.slurm import reasons
 from controller.slurm.durations import UNLIMITED
 from controller.slurm.fake_rules import FakeOptions, occupies
 from controller.slurm.fake_world import FakeJob, FakeNode, World
-from controller.slurm.port import JobView, NodeView
 from controller.slurm.states import JobState, NodeState, parse_job, parse_node
+from controller.slurm.views import JobView, NodeView
 
 
 def moment(seconds: float | None) -> datetime | None:

@@ -15,7 +15,7 @@ from controller.errors import SlurmUnreadable
 from controller.slurm import reasons, states
 from controller.slurm.building import job_id, names, present, tres_per_node, words
 from controller.slurm.durations import UNKNOWN, UNLIMITED, Duration
-from controller.slurm.port import JobView, NodeView
+from controller.slurm.views import JobView, NodeView
 
 _NEVER = 2**32  # the end of a job without a limit is given as a time in another century
 

@@ -21,7 +21,7 @@ from functools import partial
 from controller.errors import SlurmUnreadable
 from controller.slurm import durations, reasons, states
 from controller.slurm.building import job_id, moment, names, number, present, tres_per_node, words
-from controller.slurm.port import JobView, NodeView
+from controller.slurm.views import JobView, NodeView
 
 _JOB_START = re.compile(r"^(?=JobId=\d+ )", re.MULTILINE)
 _JOB_HEAD = re.compile(

@@ -1,167 +1,21 @@
-"""What Relume needs of Slurm: one port, its value types, and nothing about how the answer is fetched.
+"""What Relume needs of Slurm: one port, and nothing about how the answer is fetched. The values are in `views`.
 
 Rules that hold for every adapter:
 - each method is one attempt with a time limit; nothing is retried inside. Errors are those of `controller.errors`;
 - a failed or unreadable call raises: it is never an empty answer and never a state;
 - a write that raises SlurmUnavailable with `outcome_unknown` may take effect later: re-read before anything else;
-- drain, down, resume, hold, release, exclude and comment may be repeated; requeue and cancel may not.
+- drain, down, resume, hold, release, exclude, set_reservation and comment may be repeated; requeue, cancel and
+  reserve may not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from enum import StrEnum
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Literal, Protocol, runtime_checkable
 
-from controller.slurm.durations import UNKNOWN, Duration
-from controller.slurm.states import JobState, NodeState
 from controller.slurm.versions import Version
-
-
-class HoldKind(StrEnum):
-    """Why a pending job is not to be started. Only `user` and `admin` are somebody's wish."""
-
-    USER = "user"  # JobHeldUser: the owner's, or ours when the controller runs as the owner
-    ADMIN = "admin"  # JobHeldAdmin: root's, SlurmUser's or an operator's: also ours
-    LAUNCH_FAILED = "launch-failed"  # "launch failed requeued held"
-    REQUEUE_LIMIT = "requeue-limit"  # "launch failure limit exceeded requeued held"
-    REQUEUE_HOLD = "requeue-hold"  # "job requeued in held state"
-    SPECIAL_EXIT = "special-exit"
-    RESERVATION_DELETED = "reservation-deleted"
-
-
-@dataclass(frozen=True, slots=True)
-class NodeView:
-    """One node as Slurm sees it. Times are aware UTC, None where Slurm has none."""
-
-    name: str
-    state: NodeState
-    reason: str = ""
-    reason_user: str = ""
-    reason_at: datetime | None = None
-    address: str = ""
-    hostname: str = ""
-    port: int = 0  # slurmd's
-    boot_time: datetime | None = None
-    slurmd_start_time: datetime | None = None
-    last_busy_time: datetime | None = None
-    partitions: tuple[str, ...] = ()
-    features: tuple[str, ...] = ()
-    active_features: tuple[str, ...] = ()
-    gres: str = ""
-    cpus: int = 0
-    cpus_alloc: int = 0
-    memory_mb: int = 0
-    memory_alloc_mb: int = 0
-    tres: str = ""
-    tres_alloc: str = ""
-    version: str = ""
-    os: str = ""
-    comment: str = ""
-    extra: Mapping[str, str] = field(default_factory=dict)  # attributes not named above, as printed
-
-    @property
-    def occupied(self) -> bool:
-        """Slurm has something allocated or completing on it."""
-        return self.cpus_alloc > 0 or self.state.base in ("ALLOCATED", "MIXED") or self.state.completing
-
-
-@dataclass(frozen=True, slots=True)
-class JobView:
-    """One job, or one task of an array, or one component of a het job. Times are aware UTC, None where Slurm has none.
-
-    `job_id` is Slurm's own spelling and what every write takes: "123", or "123_4" for a task of an array, or
-    "123_[5-9%2]" for tasks that have not been split off yet. `raw_id` is the number that SLURM_JOB_ID holds inside
-    the job; it differs from the array's. Slurm rewrites `submit_time` at each requeue, and reuses ids in the long run.
-    """
-
-    job_id: str
-    raw_id: int
-    state: JobState
-    name: str = ""
-    user: str = ""
-    uid: int | None = None
-    account: str = ""
-    qos: str = ""
-    array_job_id: int | None = None
-    array_task_id: int | None = None
-    array_tasks: str = ""  # "5-9%2": tasks still in one pending record
-    het_job_id: int | None = None
-    het_job_offset: int | None = None
-    partition: tuple[str, ...] = ()  # a pending job may wait for several
-    reason: str = ""
-    dependency: str = ""
-    nodes: tuple[str, ...] = ()  # in Slurm's order; kept after the end, empty while pending
-    batch_host: str = ""
-    excluded_nodes: tuple[str, ...] = ()
-    required_nodes: tuple[str, ...] = ()
-    features: str = ""
-    reservation: str = ""
-    batch: bool = True
-    requeue: bool = False  # a permission (--requeue / --no-requeue), not a count
-    restarts: int = 0
-    priority: int | None = None
-    hold_kind: HoldKind | None = None
-    submit_time: datetime | None = None
-    eligible_time: datetime | None = None
-    start_time: datetime | None = None  # planned while pending
-    end_time: datetime | None = None
-    run_time: timedelta | None = None
-    time_limit: Duration = UNKNOWN
-    exit_code: int = 0
-    exit_signal: int = 0
-    comment: str = ""
-    command: str = ""
-    workdir: str = ""
-    stdout: str = ""
-    stderr: str = ""
-    num_nodes: int = 0  # the least number asked for while pending
-    num_tasks: int = 0
-    num_cpus: int = 0
-    tres: str = ""
-    tres_per_node: str = ""
-    extra: Mapping[str, str] = field(default_factory=dict)  # attributes not named above, as printed
-
-    @property
-    def held(self) -> bool:
-        return self.hold_kind is not None
-
-    @property
-    def is_array_task(self) -> bool:
-        return self.array_task_id is not None
-
-    @property
-    def is_het(self) -> bool:
-        return self.het_job_id is not None
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterView:
-    """One batched read. `*_at` are the moments the two calls were *sent*: every fact is at least as new as that."""
-
-    cluster: str
-    version: Version
-    nodes: Mapping[str, NodeView]  # by name
-    jobs: Mapping[str, JobView]  # by job_id
-    nodes_at: datetime
-    jobs_at: datetime
-    next_job_id: int | None = None  # goes back when Slurm lost its state
-    controller_boot_time: datetime | None = None
-    private_data: tuple[str, ...] = ()  # not empty: a job that is missing may merely be hidden from us
-    config: Mapping[str, str] = field(default_factory=dict)
-
-    def job(self, job_id: str) -> JobView | None:
-        """By Slurm's spelling ("2_1") or by the number inside the job ("3")."""
-        found = self.jobs.get(job_id)
-        if found is None and job_id.isdecimal():
-            return next((job for job in self.jobs.values() if job.raw_id == int(job_id)), None)
-        return found
-
-    def jobs_on(self, node: str) -> list[JobView]:
-        """Live jobs that hold or are still leaving `node`."""
-        return [job for job in self.jobs.values() if job.state.live and node in job.nodes]
+from controller.slurm.views import ClusterView, JobView, NodeView, PastJob, ReservationView
 
 
 @runtime_checkable
@@ -185,6 +39,16 @@ class SlurmPort(Protocol):
         """None only when Slurm itself says that it does not know this node."""
         ...
 
+    def read_reservation(self, name: str) -> ReservationView | None:
+        """None only when Slurm itself says that there is no such reservation."""
+        ...
+
+    def read_history(self, job_id: str, *, user: str, since: datetime) -> list[PastJob]:
+        """Accounting's records of this job id that belong to `user` and were submitted at `since` or later, oldest
+        first: ids are reused, and a foreign or older record is not this job. [] when accounting knows none.
+        SlurmRefused of kind DISABLED where the cluster keeps no accounting."""
+        ...
+
     def ping(self) -> bool:
         """True when a slurmctld answers; False when Slurm's own tool says that none does. Raises on a time-out."""
         ...
@@ -206,6 +70,16 @@ class SlurmPort(Protocol):
         """Clears DRAIN and DOWN, and the reason, whoever set them: look first."""
         ...
 
+    # writing: reservations (operator, SlurmUser or root)
+    def reserve_nodes(self, name: str, nodes: Sequence[str], *, user: str, minutes: int) -> None:
+        """A reservation of exactly these nodes for `user`, from now on (flags IGNORE_JOBS: what runs there does not
+        matter). Whole: one unknown node fails it. SlurmRefused EXISTS when the name is taken: look first."""
+        ...
+
+    def delete_reservation(self, name: str) -> None:
+        """SlurmRefused IN_USE while a job runs in it or waits for it, INVALID_RESERVATION when it is not there."""
+        ...
+
     # writing: jobs (operator, owner or root)
     def hold_job(self, job_id: str) -> None: ...
 
@@ -224,6 +98,10 @@ class SlurmPort(Protocol):
 
     def set_start_now(self, job_id: str) -> None:
         """StartTime=now. Without effect while the job is COMPLETING: Slurm overwrites it with its requeue delay."""
+        ...
+
+    def set_reservation(self, job_id: str, name: str) -> None:
+        """Makes a pending job start in that reservation only; an empty `name` sets it free. May be repeated."""
         ...
 
     def cancel_job(self, job_id: str, *, signal: str | None = None) -> None:

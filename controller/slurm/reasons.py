@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from controller.slurm.hostlist import expand
-from controller.slurm.port import HoldKind
+from controller.slurm.views import HoldKind
 
 _HOLDS = {
     "jobhelduser": HoldKind.USER,

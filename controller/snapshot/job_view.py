@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from controller.decision.facts import SlurmJobFact
-from controller.slurm.port import JobView
+from controller.slurm.views import JobView
 from worker_hooks.protocol import exit_codes
 
 MEANINGS = {

@@ -10,7 +10,8 @@ from django.db import transaction
 from controller.clock import aware
 from controller.errors import SlurmError
 from controller.models import Cluster, Node, TrainingJob
-from controller.slurm.port import ClusterView, NodeView, SlurmPort
+from controller.slurm.port import SlurmPort
+from controller.slurm.views import ClusterView, NodeView
 from controller.snapshot.job_view import missing, view_of
 
 log = structlog.get_logger()

@@ -13,8 +13,8 @@ from controller.remediation.executor import run_actions
 from controller.site import Site
 from controller.slurm import reach
 from controller.slurm.cli import CliSlurm
-from controller.slurm.port import JobView
 from controller.slurm.runner import Runner, slurm_env
+from controller.slurm.views import JobView
 from controller.sweep import sweep
 from controller.wiring import LIMITS
 from deploy.lab.cluster import Lab

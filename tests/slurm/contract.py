@@ -14,7 +14,8 @@ from typing import Literal
 import pytest
 
 from controller.errors import RefusalKind, SlurmRefused, SlurmTimeout
-from controller.slurm.port import HoldKind, JobView, NodeView, SlurmPort
+from controller.slurm.port import SlurmPort
+from controller.slurm.views import HoldKind, JobView, NodeView
 
 
 class Bench(ABC):

@@ -13,9 +13,9 @@ from controller.errors import RefusalKind, SlurmRefused, SlurmUnavailable
 from controller.slurm import durations, hostlist, jobids, json_answers, parse, reasons, states
 from controller.slurm.building import words
 from controller.slurm.cli import CliSlurm
-from controller.slurm.port import HoldKind
 from controller.slurm.refusals import error_from
 from controller.slurm.runner import slurm_env
+from controller.slurm.views import HoldKind
 from tests.slurm.scripted import CONFIG, NODE, ScriptedRunner, job_record, said
 
 pytestmark = pytest.mark.pure

@@ -12,7 +12,7 @@ import pytest
 from controller.errors import RefusalKind, SlurmRefused, SlurmTimeout, SlurmUnavailable, SlurmUnreadable
 from controller.slurm.fake import FakeSlurm
 from controller.slurm.fake_rules import FakeOptions
-from controller.slurm.port import HoldKind, JobView
+from controller.slurm.views import HoldKind, JobView
 from tests.slurm.test_fake_contract import Clock
 
 pytestmark = pytest.mark.pure

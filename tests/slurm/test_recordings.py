@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from controller.slurm import json_answers, parse, versions
-from controller.slurm.port import JobView, NodeView
+from controller.slurm.views import JobView, NodeView
 
 pytestmark = pytest.mark.pure
 

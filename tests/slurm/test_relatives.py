@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from controller.slurm import durations, hostlist, reasons, states
-from controller.slurm.port import HoldKind
+from controller.slurm.views import HoldKind
 
 pytestmark = pytest.mark.pure
 

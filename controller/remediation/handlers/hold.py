@@ -9,8 +9,8 @@ from controller.models import NodeHold
 from controller.remediation.handlers.node import carries_mark, live_hold, mark, out_by_somebody, remember
 from controller.remediation.results import Done, Refuse, Result
 from controller.remediation.turn import Turn
-from controller.slurm.port import NodeView
 from controller.slurm.reach import Outcome, Target
+from controller.slurm.views import NodeView
 
 SILENT: tuple[Outcome, ...] = ("timeout", "unreachable")
 REASON_CHARS = 200

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from controller.decision.node_hold import NODE_HOLD
 from controller.models import NodeHold
-from controller.slurm.port import NodeView
+from controller.slurm.views import NodeView
 
 # What Slurm itself writes when it takes a node down; everything else is somebody's word.
 SLURMS_OWN_REASONS = ("not responding", "node unexpectedly rebooted")

@@ -4,7 +4,7 @@ from controller.models import Attempt
 from controller.remediation.handlers.requeue.exclusions import roll_back
 from controller.remediation.results import Done, Refuse, Result, Wait
 from controller.remediation.turn import Turn
-from controller.slurm.port import HoldKind, JobView
+from controller.slurm.views import HoldKind, JobView
 
 LOOK_S = 0.3
 # Running this long is a live batch step; a spoiled launch ends within a fraction of a second.

@@ -5,7 +5,7 @@ from controller.errors import RefusalKind, SlurmRefused
 from controller.models import Exclusion
 from controller.remediation.results import Refuse, Result, Wait
 from controller.remediation.turn import Turn
-from controller.slurm.port import JobView
+from controller.slurm.views import JobView
 
 
 def apply_exclusion(turn: Turn, job: JobView) -> Result | None:

@@ -5,7 +5,7 @@ from controller.errors import RefusalKind, SlurmRefused, SlurmUnavailable
 from controller.models import Action
 from controller.remediation.results import Refuse, Result, Wait
 from controller.remediation.turn import Turn
-from controller.slurm.port import JobView
+from controller.slurm.views import JobView
 
 LOOK_S = 0.3
 # A timed-out or interrupted requeue may take effect late: this long after Slurm answers again, it did not.

@@ -6,7 +6,7 @@ from controller.errors import RefusalKind, SlurmRefused
 from controller.remediation.handlers.requeue.exclusions import apply_exclusion
 from controller.remediation.results import Done, Refuse, Result, Wait
 from controller.remediation.turn import Turn
-from controller.slurm.port import HoldKind, JobView
+from controller.slurm.views import HoldKind, JobView
 
 # A start sooner than this after the kill fails on some nodes ("job credential revoked").
 LAUNCH_PAUSE_S = 2.0
