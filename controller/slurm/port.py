@@ -72,8 +72,10 @@ class SlurmPort(Protocol):
 
     # writing: reservations (operator, SlurmUser or root)
     def reserve_nodes(self, name: str, nodes: Sequence[str], *, user: str, minutes: int) -> None:
-        """A reservation of exactly these nodes for `user`, from now on (flags IGNORE_JOBS: what runs there does not
-        matter). Whole: one unknown node fails it. SlurmRefused EXISTS when the name is taken: look first."""
+        """A reservation of exactly these nodes for `user`, from now on. Flags: IGNORE_JOBS (what runs there does not
+        matter), FLEX (its job may use other nodes too, and is not killed when it ends), NO_HOLD_JOBS_AFTER (a job
+        that still waits in it when it ends is set free). Whole: one unknown node fails it. SlurmRefused EXISTS when
+        the name is taken: look first."""
         ...
 
     def delete_reservation(self, name: str) -> None:
