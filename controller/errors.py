@@ -54,6 +54,7 @@ class RefusalKind(StrEnum):
     BUSY = "busy"  # "try again later"
     BAD_NODES = "bad_nodes"  # an unknown node name, or a list Slurm cannot read
     EXISTS = "exists"  # the name is taken
+    OVERLAPS = "overlaps"  # nodes that another reservation has
     IN_USE = "in_use"  # a reservation that jobs use
     INVALID_RESERVATION = "invalid_reservation"  # Slurm does not know it (any more)
     BAD_REQUEST = "bad_request"  # our mistake: a malformed or incomplete update

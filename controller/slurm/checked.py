@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from controller.slurm import hostlist, jobids
+
+_USER = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@+\\-]*\$?", re.ASCII)
 
 
 def job(job_id: str) -> str:
@@ -32,6 +35,20 @@ def line(text: str) -> str:
     if not text.strip() or not text.isprintable():
         raise ValueError(f"not one line of text: {text!r}")
     return text
+
+
+def user(name: str) -> str:
+    """ValueError unless it is one plain user name: a comma would make it two."""
+    if not _USER.fullmatch(name):
+        raise ValueError(f"not one user name: {name!r}")
+    return name
+
+
+def reservation(name: str) -> str:
+    """ValueError unless it can be one reservation's name: a comma would make it two, a dash an option."""
+    if not name.isprintable() or name != name.strip() or not name or name[0] == "-" or set(name) & set(",="):
+        raise ValueError(f"not one reservation's name: {name!r}")
+    return name
 
 
 def signal_name(name: str) -> str:

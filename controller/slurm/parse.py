@@ -1,4 +1,4 @@
-"""`scontrol -o show nodes|jobs|config` read as text: the cheapest reading, and one that knows when it is not sure.
+"""`scontrol -o show nodes|jobs` read as text: the cheapest reading, and one that knows when it is not sure.
 
 A job's name and comment are its owner's free text, line breaks included: they can imitate attributes, and even whole
 records. Nothing is guessed. The attributes that matter lie between two fixed anchors, the chain
@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from datetime import timedelta, tzinfo
 from functools import partial
 
-from controller.errors import SlurmUnreadable
 from controller.slurm import durations, reasons, states
 from controller.slurm.building import job_id, moment, names, number, present, tres_per_node, words
+from controller.slurm.records import plain_fields, reading, split
 from controller.slurm.views import JobView, NodeView
 
 _JOB_START = re.compile(r"^(?=JobId=\d+ )", re.MULTILINE)
@@ -59,7 +59,6 @@ _REASON_STAMP = re.compile(
     r" ?\[(?P<user>[^\s\[\]@]+)@(?P<at>\d{9,}|\d{4}-\d\d-\d\dT[\d:]+|Unknown)\](?=$| {8}|\s[A-Z][A-Za-z]+=)"
 )
 _NO_VALUE = "4294967294"  # Slurm's NO_VAL, printed as if it were a number
-_CONFIG_LINE = re.compile(r"^([A-Za-z_]\w*(?:\[\d+\])?)\s+= ?(.*?)\s*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +79,13 @@ def parse_jobs(text: str, zone: tzinfo | None = None) -> JobsRead:
     """SlurmUnreadable when `text` is neither records nor Slurm's "No jobs in the system"."""
     jobs: list[JobView] = []
     doubtful: set[int] = set()
-    for record in _records(text, _JOB_START, "No jobs in the system"):
+    for record in split(text, _JOB_START, "No jobs in the system"):
         fields = _job_fields(record)
         if fields is None:
             doubtful.add(number(record.partition("=")[2]))
             continue
-        try:
+        with reading(record):
             jobs.append(_job_view(fields, zone))
-        except (ValueError, KeyError) as wrong:
-            raise SlurmUnreadable(f"job record: {wrong}", text=record[:2000]) from wrong
     return JobsRead(tuple(jobs), frozenset(doubtful))
 
 
@@ -98,29 +95,11 @@ def parse_nodes(text: str, zone: tzinfo | None = None, *, default_port: int = 0)
     Slurm leaves a slurmd's port out where it is the configured SlurmdPort: `default_port`.
     """
     views: dict[str, NodeView] = {}
-    for record in _records(text, _NODE_START, "No nodes in the system"):
-        try:
+    for record in split(text, _NODE_START, "No nodes in the system"):
+        with reading(record):
             view = _node_view(_node_fields(record), zone, default_port)
-        except (ValueError, KeyError) as wrong:
-            raise SlurmUnreadable(f"node record: {wrong}", text=record[:2000]) from wrong
         views[view.name] = view
     return views
-
-
-def parse_config(text: str) -> dict[str, str]:
-    """`scontrol show config`. SlurmUnreadable when it does not even name the cluster."""
-    lines = (_CONFIG_LINE.match(line) for line in text.splitlines())
-    config = {found.group(1): found.group(2) for found in lines if found}
-    if "ClusterName" not in config or "SLURM_VERSION" not in config:
-        raise SlurmUnreadable("Slurm's configuration lacks ClusterName or SLURM_VERSION", text=text[:2000])
-    return config
-
-
-def _records(text: str, start: re.Pattern[str], nothing: str) -> list[str]:
-    before, *records = start.split(text)
-    if before.strip() not in ("", nothing) or not text.strip():
-        raise SlurmUnreadable("Slurm's answer is no list of records", text=text[:2000])
-    return [record.removesuffix("\n") for record in records]
 
 
 def _job_fields(record: str) -> dict[str, str] | None:
@@ -136,7 +115,7 @@ def _job_fields(record: str) -> dict[str, str] | None:
     said = head.groupdict()
     if said["het"]:
         said["name"] = _HET_SET.sub("", said["name"])
-    middle = _plain_fields(record[owner.end() : tail_start])
+    middle = plain_fields(record[owner.end() : tail_start])
     return {**middle, **fields, **owner.groupdict(), **{key: text for key, text in said.items() if text is not None}}
 
 
@@ -157,11 +136,6 @@ def _job_tail(record: str, start: int) -> tuple[int, dict[str, str]] | None:
     ends = [match.start() for match in accepted[1:]] + [len(record)]
     texts = {match.group(1): record[match.end() : end].strip() for match, end in zip(accepted, ends, strict=True)}
     return accepted[0].start(), texts
-
-
-def _plain_fields(text: str) -> dict[str, str]:
-    """Attributes whose values hold no blank."""
-    return {key: value for key, equals, value in (word.partition("=") for word in text.split()) if equals}
 
 
 def _taken(known: dict[str, str], key: str) -> str | None:
@@ -242,7 +216,7 @@ def _node_fields(record: str) -> dict[str, str]:
     tail = _NODE_FREE.search(rest)
     head = rest[: tail.start()] if tail else rest
     free = _node_tail(rest[tail.start() :]) if tail else {}
-    return {"OS": os_text, **_plain_fields(head), **free}
+    return {"OS": os_text, **plain_fields(head), **free}
 
 
 def _node_tail(text: str) -> dict[str, str]:

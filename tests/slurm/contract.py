@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import Literal
 
 import pytest
@@ -117,6 +117,13 @@ class SlurmContract:
         assert bench.port.read_array("99999") == []
         assert bench.port.read_node("nosuch") is None
 
+    def test_partitions_and_no_accounting(self, bench: Bench) -> None:
+        partitions = bench.port.read_cluster().partitions
+        (name,) = {name for node in bench.port.read_cluster().nodes.values() for name in node.partitions}
+        assert set(partitions[name].nodes) == set(bench.nodes) and partitions[name].starts_jobs
+        since = datetime.fromtimestamp(0, UTC)
+        expect_refusal(RefusalKind.DISABLED, lambda: bench.port.read_history("1", user="ada", since=since))
+
     # nodes
 
     def test_drain_keeps_the_job_and_resume_clears_it(self, bench: Bench) -> None:
@@ -169,6 +176,51 @@ class SlurmContract:
         bench.port.down_node(name, "relume: lost")
         bench.pass_time(2.0)
         assert bench.node(name).state.drain and not bench.node(name).state.usable
+
+    # reservations
+
+    def test_nodes_reserved_for_the_owner_and_given_back(self, bench: Bench) -> None:
+        """A pending job in a reservation starts there only, and keeps the reservation from being deleted."""
+        owner = bench.job(bench.submit(held=True)).user
+        name, kept = "relume-contract", bench.nodes[2:]
+        bench.port.reserve_nodes(name, kept, user=owner, minutes=5)
+        found = bench.port.read_reservation(name)
+        assert found is not None and found == bench.port.read_cluster().reservations[name]
+        assert set(found.nodes) == set(kept) and found.users == (owner,) and found.active
+        assert "IGNORE_JOBS" in found.flags and found.end_time is not None and found.start_time is not None
+        assert (found.end_time - found.start_time).total_seconds() == 300
+        job_id = bench.submit(2, held=True)
+        bench.port.set_reservation(job_id, name)
+        assert bench.job(job_id).reservation == name
+        expect_refusal(RefusalKind.IN_USE, lambda: bench.port.delete_reservation(name))
+        bench.port.release_job(job_id)
+        bench.until(lambda: bench.job(job_id).state.running)
+        assert set(bench.job(job_id).nodes) == set(kept)
+        bench.port.cancel_job(job_id)
+        bench.idle_again(job_id)
+        bench.port.delete_reservation(name)
+        assert bench.port.read_reservation(name) is None
+
+    def test_reservations_refused(self, bench: Bench) -> None:
+        held = bench.submit(held=True)
+        user, (first, second, *_) = bench.job(held).user, bench.nodes
+        reserve = bench.port.reserve_nodes
+        reserve("relume-taken", [first], user=user, minutes=5)
+        for nodes, kind in (([first], RefusalKind.EXISTS), ([second], RefusalKind.EXISTS)):
+            expect_refusal(kind, lambda nodes=nodes: reserve("relume-taken", nodes, user=user, minutes=5))  # type: ignore[misc]
+        expect_refusal(RefusalKind.OVERLAPS, lambda: reserve("relume-2", [first, second], user=user, minutes=5))
+        expect_refusal(RefusalKind.BAD_NODES, lambda: reserve("relume-3", [second, "nosuch"], user=user, minutes=5))
+        assert set(bench.port.read_cluster().reservations) == {"relume-taken"}
+        invalid = RefusalKind.INVALID_RESERVATION
+        expect_refusal(invalid, lambda: bench.port.delete_reservation("nosuch"))
+        expect_refusal(invalid, lambda: bench.port.set_reservation(held, "nosuch"))
+        mine = bench.owner_port
+        expect_refusal(RefusalKind.NOT_PERMITTED, lambda: mine.reserve_nodes("r", [second], user=user, minutes=5))
+        expect_refusal(RefusalKind.NOT_PERMITTED, lambda: mine.delete_reservation("relume-taken"))
+        bench.port.set_reservation(held, "relume-taken")
+        bench.port.set_reservation(held, "")
+        assert bench.job(held).reservation == ""
+        bench.port.delete_reservation("relume-taken")
 
     # jobs
 

@@ -17,6 +17,16 @@ NODE = (
     "State=IDLE ThreadsPerCore=1 Partitions=train  BootTime=1795960000 SlurmdStartTime=1795960001 "
     "LastBusyTime=1795960002 CfgTRES=cpu=8 AllocTRES= \n"
 )
+PARTITION = (
+    "PartitionName=train AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL AllocNodes=ALL Default=YES QoS=N/A "
+    "DefaultTime=NONE GraceTime=0 Hidden=NO MaxNodes=UNLIMITED MaxTime=UNLIMITED MinNodes=0 LLN=NO Nodes=gpu[1-2] "
+    "PriorityJobFactor=1 PriorityTier=1 PreemptMode=OFF State=UP TotalCPUs=16 TotalNodes=2 JobDefaults=(null)\n"
+)
+RESERVATION = (
+    "ReservationName=relume-x StartTime=1795982127 EndTime=1795982427 Duration=00:05:00 Nodes=gpu[1-2] NodeCnt=2 "
+    "CoreCnt=32 Features=(null) PartitionName=(null) Flags=IGNORE_JOBS,SPEC_NODES TRES=cpu=32 Users=ada Groups=(null) "
+    "Accounts=(null) Licenses=(null) State=ACTIVE BurstBuffer=(null) Watts=n/a MaxStartDelay=(null)\n"
+)
 
 
 def job_record(number: int = 7, *, name: str = "llama", comment: str = "", state: str = "RUNNING") -> str:
@@ -51,3 +61,15 @@ class ScriptedRunner:
 
 def said(out: str = "", err: str = "", rc: int | None = 0, **more: bool) -> Completed:
     return Completed(rc=rc, out=out, err=err, duration=0.01, **more)
+
+
+def whole() -> dict[str, Completed | OSError]:
+    """The answers of a quiet cluster of one node and one job."""
+    return {
+        "show config": said(CONFIG),
+        "show partitions": said(PARTITION),
+        "show reservations": said(RESERVATION),
+        "show nodes": said(NODE),
+        "show jobs": said(job_record()),
+        "--format=%A": said("7\n"),
+    }

@@ -16,7 +16,7 @@ from controller.slurm.cli import CliSlurm
 from controller.slurm.refusals import error_from
 from controller.slurm.runner import slurm_env
 from controller.slurm.views import HoldKind
-from tests.slurm.scripted import CONFIG, NODE, ScriptedRunner, job_record, said
+from tests.slurm.scripted import NODE, ScriptedRunner, job_record, said, whole
 
 pytestmark = pytest.mark.pure
 
@@ -200,7 +200,6 @@ def test_every_case_has_its_test() -> None:
 
 def test_answers_of_an_idle_cluster_are_complete() -> None:
     """The counterpart of S30: an empty queue is an answer when Slurm says so, and only then."""
-    answers = {"show config": said(CONFIG), "show nodes": said(NODE), "show jobs": said("No jobs in the system\n")}
-    runner = ScriptedRunner({**answers, "squeue": said("")})
+    runner = ScriptedRunner({**whole(), "show jobs": said("No jobs in the system\n"), "--format=%A": said("")})
     view = CliSlurm(clock=lambda: datetime.now(UTC), reader=runner).read_cluster()  # type: ignore[arg-type]
     assert view.jobs == {} and list(view.nodes) == ["gpu1"]

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import cast
 
 import pytest
 
 from controller.errors import RefusalKind, SlurmRefused, SlurmTimeout, SlurmUnavailable, SlurmUnreadable
 from controller.slurm.cli import CliSlurm
+from controller.slurm.durations import UNLIMITED
 from controller.slurm.port import SlurmPort
 from controller.slurm.runner import Completed, Runner
-from tests.slurm.scripted import CONFIG, NODE, ScriptedRunner, job_record, said
+from controller.slurm.views import PastJob
+from tests.slurm.scripted import CONFIG, RESERVATION, ScriptedRunner, job_record, said, whole
 
 pytestmark = pytest.mark.pure
 
 NOW = datetime(2026, 11, 29, 15, tzinfo=UTC)
-WHOLE: dict[str, Completed | OSError] = {
-    "show config": said(CONFIG),
-    "show nodes": said(NODE),
-    "show jobs": said(job_record()),
-    "--format=%A": said("7\n"),
-}
+WHOLE = whole()
 
 
 def slurm(answers: dict[str, Completed | OSError]) -> tuple[CliSlurm, ScriptedRunner]:
@@ -38,7 +35,13 @@ def test_one_batched_read() -> None:
     assert (view.cluster, str(view.version), view.next_job_id) == ("lab", "22.05.8", 10)
     assert list(view.jobs) == ["7"] and list(view.nodes) == ["gpu1"] and view.nodes_at == view.jobs_at == NOW
     assert view.controller_boot_time == datetime.fromtimestamp(1795950000, UTC) and view.private_data == ()
-    assert all("--all" in argv and "--local" in argv for argv in runner.asked) and len(runner.asked) == 4
+    assert all("--all" in argv and "--local" in argv for argv in runner.asked) and len(runner.asked) == 6
+    partition, reservation = view.partitions["train"], view.reservations["relume-x"]
+    assert (partition.nodes, partition.state, partition.hidden) == (("gpu1", "gpu2"), "UP", False)
+    assert partition.max_nodes is None and partition.max_time is UNLIMITED and partition.priority_tier == 1
+    assert (reservation.nodes, reservation.users, reservation.accounts) == (("gpu1", "gpu2"), ("ada",), ())
+    assert reservation.active and reservation.flags == {"IGNORE_JOBS", "SPEC_NODES"}
+    assert reservation.end_time == datetime.fromtimestamp(1795982427, UTC)
 
 
 def test_hidden_jobs_are_told() -> None:
@@ -136,6 +139,10 @@ def test_every_write_is_one_call_with_separate_arguments() -> None:
     port.cancel_job("7")
     port.cancel_job("7", signal="USR2")
     port.update_comment("7", "relume: run=1")
+    port.reserve_nodes("relume-1", ["gpu2", "gpu1"], user="ada", minutes=5)
+    port.delete_reservation("relume-1")
+    port.set_reservation("7", "relume-1")
+    port.set_reservation("7", "")
     assert runner.asked == [
         ["scontrol", "update", "NodeName=gpu2", "State=DRAIN", "Reason=relume: x=1 'y' \"z\""],
         ["scontrol", "update", "NodeName=gpu2", "State=DOWN", "Reason=relume: gone"],
@@ -150,7 +157,12 @@ def test_every_write_is_one_call_with_separate_arguments() -> None:
         ["scancel", "--verbose", "7"],
         ["scancel", "--verbose", "--signal=USR2", "7"],
         ["scontrol", "update", "JobId=7", "Comment=relume: run=1"],
-    ]
+        ["scontrol", "create", "ReservationName=relume-1", "Nodes=gpu[1-2]", "Users=ada", "StartTime=now", "Duration=5",
+         "Flags=IGNORE_JOBS"],
+        ["scontrol", "delete", "ReservationName=relume-1"],
+        ["scontrol", "update", "JobId=7", "ReservationName=relume-1"],
+        ["scontrol", "update", "JobId=7", "ReservationName="],
+    ]  # fmt: skip
 
 
 def test_node_and_job_writes_may_have_credentials_of_their_own() -> None:
@@ -158,7 +170,114 @@ def test_node_and_job_writes_may_have_credentials_of_their_own() -> None:
     port = CliSlurm(lambda: NOW, cast(Runner, reader), job_writer=cast(Runner, jobs), node_writer=cast(Runner, nodes))
     port.drain_node("gpu1", "x")
     port.hold_job("7")
-    assert (len(reader.asked), len(jobs.asked), len(nodes.asked)) == (0, 1, 1)
+    port.set_reservation("7", "x")
+    port.reserve_nodes("x", ["gpu1"], user="ada", minutes=1)
+    port.delete_reservation("x")
+    assert (len(reader.asked), len(jobs.asked), len(nodes.asked)) == (0, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Error creating the reservation: Duplicate reservation name", RefusalKind.EXISTS),
+        ("Error creating the reservation: Requested reservation overlaps with another reservation",
+         RefusalKind.OVERLAPS),
+        ("delete_reservation ReservationName=x: Requested reservation is in use", RefusalKind.IN_USE),
+        ("Requested reservation is invalid for job 7", RefusalKind.INVALID_RESERVATION),
+        ("Access denied to requested reservation for job 7", RefusalKind.NOT_PERMITTED),
+        ("Error creating the reservation: Invalid node name specified", RefusalKind.BAD_NODES),
+    ],
+)  # fmt: skip
+def test_refusals_of_reservations(text: str, kind: RefusalKind) -> None:
+    port, _ = slurm({"show reservation": said(err="Reservation x not found", rc=1), "": said(err=text, rc=1)})
+    calls: list[Callable[[], None]] = [lambda: port.reserve_nodes("x", ["gpu1"], user="ada", minutes=1)]
+    for call in [*calls, lambda: port.delete_reservation("x"), lambda: port.set_reservation("7", "x")]:
+        with pytest.raises(SlurmRefused) as refused:
+            call()
+        assert refused.value.kind is kind
+
+
+def test_a_name_that_is_taken_is_told_from_nodes_that_are_taken() -> None:
+    """Slurm looks at the nodes first: for our own reservation, made a moment ago, it only speaks of an overlap."""
+    overlap = said(err="Requested reservation overlaps with another reservation", rc=1)
+    port, runner = slurm({"show reservation": said(RESERVATION), "create": overlap})
+    with pytest.raises(SlurmRefused) as refused:
+        port.reserve_nodes("relume-x", ["gpu1"], user="ada", minutes=1)
+    assert refused.value.kind is RefusalKind.EXISTS and len(runner.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "user"), [("", "ada"), ("a,b", "ada"), ("-x", "ada"), ("x", "a,b"), ("x", ""), ("x\n", "a")]
+)
+def test_what_is_no_reservation_never_reaches_slurm(name: str, user: str) -> None:
+    port, runner = slurm({"": said("")})
+    with pytest.raises(ValueError, match="not one"):
+        port.reserve_nodes(name, ["gpu1"], user=user, minutes=1)
+    with pytest.raises(ValueError, match="no nodes or no time"):
+        port.reserve_nodes("x", [], user="ada", minutes=1)
+    assert runner.asked == []
+
+
+def test_one_reservation() -> None:
+    port, _ = slurm({"show reservation": said(RESERVATION)})
+    found = port.read_reservation("relume-x")
+    assert found is not None and found.nodes == ("gpu1", "gpu2")
+    port, _ = slurm({"show reservation": said(err="Reservation relume-x not found\n", rc=1)})
+    assert port.read_reservation("relume-x") is None
+    port, _ = slurm({"show reservation": said(err="error: Socket timed out on send/recv operation", rc=1)})
+    with pytest.raises(SlurmUnavailable):
+        port.read_reservation("relume-x")
+
+
+SINCE = datetime(2026, 8, 21, 10, tzinfo=UTC)
+OURS = int(SINCE.timestamp())
+
+
+def history(*lines: str, job_id: str = "12644090") -> tuple[list[PastJob], ScriptedRunner]:
+    port, runner = slurm({"sacct": said("".join(f"{line}\n" for line in lines))})
+    return port.read_history(job_id, user="ada", since=SINCE), runner
+
+
+def test_accounting_is_asked_for_one_job_since_a_moment() -> None:
+    """A reused id: a foreign record of years ago, the user's own of years ago, and two starts of this job."""
+    past, runner = history(
+        f"12644090|12644090|lab|ada|CANCELLED by 1001|0:15|{OURS + 90}|{OURS + 95}|{OURS + 99}|gpu[3-4]",
+        f"12644090|12644090|lab|ada|NODE_FAIL|3:0|{OURS}|{OURS + 5}|{OURS + 60}|gpu[1-2]",
+        "12644090|12644090|lab|otheruser|COMPLETED|0:0|1507220411|1507220412|1507220499|gpu1",
+        "12644090|12644090|lab|ada|COMPLETED|0:0|1507220411|1507220412|1507220499|gpu1",
+    )
+    first, second = past
+    assert (first.state.base, first.exit_code, first.nodes) == ("NODE_FAIL", 3, ("gpu1", "gpu2"))
+    assert (second.state.cancelled_by, second.exit_signal) == (1001, 15)
+    assert first.submit_time == SINCE and second.end_time == SINCE + timedelta(seconds=99)
+    (argv,) = runner.asked
+    assert {"--duplicates", "--allocations", "--jobs=12644090", "--allusers", f"--starttime=uts{OURS}"} <= set(argv)
+    assert not {"JobName", "Comment", "WorkDir"} & set(argv[-1].removeprefix("--format=").split(","))
+
+
+def test_accounting_of_one_task() -> None:
+    lines = [
+        f"7_{task}|{number}|lab|ada|RUNNING|0:0|{OURS}|{OURS}|Unknown|None assigned"
+        for task, number in ((1, 8), (2, 7))
+    ]
+    assert [job.raw_id for job in history(*lines, job_id="7_2")[0]] == [7]
+    assert history(*lines, job_id="7_2")[0][0].nodes == () and history(*lines, job_id="7_2")[0][0].end_time is None
+    assert history(job_id="7_2")[0] == []
+
+
+def test_accounting_that_cannot_be_read_or_is_not_there() -> None:
+    with pytest.raises(SlurmUnreadable, match="columns"):
+        history("12644090|COMPLETED")
+    with pytest.raises(SlurmUnreadable, match="without a zone"):
+        history("7|7|lab|ada|COMPLETED|0:0|2026-08-21T10:00:00|Unknown|Unknown|gpu1", job_id="7")
+    port, _ = slurm({"sacct": said(err="Slurm accounting storage is disabled\n", rc=1)})
+    with pytest.raises(SlurmRefused) as refused:
+        port.read_history("7", user="ada", since=SINCE)
+    assert refused.value.kind is RefusalKind.DISABLED
+    away = "sacct: error: Sending PersistInit msg: Connection refused\nsacct: error: Problem talking to the database"
+    port, _ = slurm({"sacct": said(err=away, rc=1)})
+    with pytest.raises(SlurmUnavailable):
+        port.read_history("7", user="ada", since=SINCE)
 
 
 @pytest.mark.parametrize(

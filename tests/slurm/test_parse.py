@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.errors import SlurmUnreadable
-from controller.slurm.parse import parse_config, parse_jobs, parse_nodes
+from controller.slurm.parse import parse_jobs, parse_nodes
+from controller.slurm.parse_site import parse_config
 from tests.slurm.scripted import NODE, job_record
 
 pytestmark = pytest.mark.pure

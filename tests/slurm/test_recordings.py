@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from controller.slurm import json_answers, parse, versions
+from controller.slurm import json_answers, parse, parse_site, versions
 from controller.slurm.views import JobView, NodeView
 
 pytestmark = pytest.mark.pure
@@ -129,7 +129,7 @@ def test_failures_and_cancellations(version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_config_names_cluster_and_version(version: str) -> None:
-    config = parse.parse_config((RECORDINGS / version / "config.txt").read_text())
+    config = parse_site.parse_config((RECORDINGS / version / "config.txt").read_text())
     assert versions.parse(config["SLURM_VERSION"]).release == version
     assert config["ClusterName"] and int(config["NEXT_JOB_ID"]) > 1
     printed = (RECORDINGS / version / "version.txt").read_text()
