@@ -12,18 +12,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from controller.errors import RefusalKind, SlurmRefused, SlurmTimeout, SlurmUnavailable, SlurmUnreadable
+from controller.errors import RefusalKind
 from controller.slurm import checked, fake_rules, versions
+from controller.slurm.fake_calls import FakeCalls
 from controller.slurm.fake_rules import FakeOptions, refusal
-from controller.slurm.fake_views import job_view, moment, node_view
-from controller.slurm.fake_world import Effect, FakeJob, FakeNode, Fault, Late, Store, World
+from controller.slurm.fake_views import job_view, moment, node_view, partition_views, past_view, reservation_view
+from controller.slurm.fake_world import Effect, FakeJob, FakeNode, FakePartition, FakeReservation, Fault, Store, World
 from controller.slurm.versions import Version
-from controller.slurm.views import ClusterView, JobView, NodeView
+from controller.slurm.views import ClusterView, JobView, NodeView, PastJob, ReservationView
 
 _VERSION = "22.05.8"
 
 
-class FakeSlurm:
+class FakeSlurm(FakeCalls):
     """SlurmPort in memory, or in `path` where several processes must see one Slurm.
 
     `user` is who we are to Slurm; with `admin` False node updates and other people's jobs are refused.
@@ -38,11 +39,7 @@ class FakeSlurm:
         user: str = "slurm",
         admin: bool = True,
     ) -> None:
-        self._clock = clock
-        self._store = Store(path)
-        self._options = options or FakeOptions()
-        self._user = user
-        self._admin = admin
+        super().__init__(clock, store=Store(path), options=options or FakeOptions(), user=user, admin=admin)
 
     def seen_by(self, user: str, *, admin: bool = False) -> FakeSlurm:
         """The same Slurm through the eyes of another user."""
@@ -64,6 +61,8 @@ class FakeSlurm:
                 jobs_at=at,
                 next_job_id=world.next_job_id,
                 controller_boot_time=moment(world.boot_time),
+                partitions=partition_views(world),
+                reservations={name: reservation_view(each, now) for name, each in world.reservations.items()},
             )
 
     def read_job(self, job_id: str) -> JobView | None:
@@ -77,13 +76,28 @@ class FakeSlurm:
             return [
                 self._seen(job)
                 for job in world.jobs.values()
-                if wanted in (job.job_id, str(job.raw_id), str(job.array_job_id))
+                if wanted in (job.job_id, str(job.raw_id), str(job.array_job_id), str(job.het_job_id))
             ]
 
     def read_node(self, name: str) -> NodeView | None:
         with self._call("read_node") as (world, now):
             node = world.nodes.get(checked.node(name))
             return node_view(world, node, now, self._options) if node else None
+
+    def read_reservation(self, name: str) -> ReservationView | None:
+        with self._call("read_reservation") as (world, now):
+            found = world.reservations.get(checked.reservation(name))
+            return reservation_view(found, now) if found else None
+
+    def read_history(self, job_id: str, *, user: str, since: datetime) -> list[PastJob]:
+        with self._call("read_history") as (world, _):
+            if not self._options.accounting:
+                raise refusal(RefusalKind.DISABLED, job_id)
+            wanted = checked.job(job_id)
+            live = [job for job in world.jobs.values() if job.base not in fake_rules.TERMINAL]
+            starts = [*world.history, *(fake_rules.past(job, job.base) for job in live)]
+            ours = (p for p in starts if p.user == user and p.submit_time >= since.timestamp())
+            return [past_view(world, p) for p in ours if wanted in (p.job_id, str(p.raw_id))]
 
     def ping(self) -> bool:
         with self._store.change() as world:
@@ -104,6 +118,13 @@ class FakeSlurm:
     def resume_node(self, name: str) -> None:
         self._write("resume_node", [checked.node(name)])
 
+    def reserve_nodes(self, name: str, nodes: Sequence[str], *, user: str, minutes: int) -> None:
+        checked.node_list(nodes)
+        self._write("reserve_nodes", [checked.reservation(name), list(nodes), checked.user(user), minutes])
+
+    def delete_reservation(self, name: str) -> None:
+        self._write("delete_reservation", [checked.reservation(name)])
+
     def hold_job(self, job_id: str) -> None:
         self._write("hold_job", [checked.job(job_id)])
 
@@ -120,6 +141,9 @@ class FakeSlurm:
     def set_start_now(self, job_id: str) -> None:
         self._write("set_start_now", [checked.job(job_id)])
 
+    def set_reservation(self, job_id: str, name: str) -> None:
+        self._write("set_reservation", [checked.job(job_id), checked.reservation(name) if name else ""])
+
     def cancel_job(self, job_id: str, *, signal: str | None = None) -> None:
         self._write("cancel_job", [checked.job(job_id), checked.signal_name(signal) if signal else ""])
 
@@ -132,6 +156,17 @@ class FakeSlurm:
         with self._store.change() as world:
             for name in names:
                 world.nodes[name] = FakeNode(name=name, boot_time=self._now(), **attributes)
+
+    def add_partition(self, name: str, **attributes: Any) -> None:
+        """One that differs from an open one; nodes belong to it by their own attribute."""
+        with self._store.change() as world:
+            world.partitions[name] = FakePartition(name, **attributes)
+
+    def add_reservation(self, name: str, nodes: Sequence[str], users: Sequence[str], **attributes: Any) -> None:
+        """Somebody else's, from now on and for a day unless `attributes` say otherwise."""
+        with self._store.change() as world:
+            times = {"start": self._now(), "end": self._now() + 86400, **attributes}
+            world.reservations[name] = FakeReservation(name, list(nodes), list(users), **times)
 
     def submit(self, **attributes: Any) -> str:
         """A job by FakeJob's attributes; returns its id. `held="JobHeldUser"` submits it held by its owner."""
@@ -152,6 +187,11 @@ class FakeSlurm:
             ]
             return [self._add_job(world, job).job_id for job in made]
 
+    def forget(self, job_id: str) -> None:
+        """It leaves slurmctld, as after MinJobAge; accounting keeps it."""
+        with self.world() as world:
+            del world.jobs[fake_rules.find_job(world, job_id).job_id]
+
     def tick(self) -> None:
         """Let the time since the last call take effect, and the scheduler run."""
         with self._store.change() as world:
@@ -160,7 +200,7 @@ class FakeSlurm:
     def end_job(self, job_id: str, base: str = "COMPLETED", *, exit_code: int = 0, reason: str = "") -> None:
         with self.world() as world:
             job = fake_rules.find_job(world, job_id)
-            fake_rules.end(job, base, self._now(), self._options, reason=reason, exit_code=exit_code)
+            fake_rules.end(world, job, base, self._now(), self._options, reason=reason, exit_code=exit_code)
 
     def kill_host(self, name: str) -> None:
         """Its slurmd falls silent; Slurm notices in its own time."""
@@ -206,88 +246,6 @@ class FakeSlurm:
         with self._store.change() as world:
             self._advance(world, schedule=False)
             yield world
-
-    # how
-
-    def _now(self) -> float:
-        return self._clock().timestamp()
-
-    @contextmanager
-    def _call(self, name: str) -> Iterator[tuple[World, float]]:
-        with self._store.change() as world:
-            self._meet_fault(world, name, [], write=False)
-            self._advance(world, schedule=self._options.auto_tick)
-            yield world, self._now()
-
-    def _write(self, name: str, args: list[Any]) -> None:
-        with self._store.change() as world:
-            self._advance(world, schedule=self._options.auto_tick)
-            self._meet_fault(world, name, args, write=True)
-            self._carry_out(world, name, args)
-
-    def _meet_fault(self, world: World, name: str, args: list[Any], *, write: bool) -> None:
-        fault = next((fault for fault in world.faults if fault.call in ("", name)), None)
-        if fault is None:
-            if world.away:
-                raise SlurmUnavailable(f"{name}: Unable to contact slurm controller", outcome_unknown=False)
-            return
-        world.faults.remove(fault)
-        if fault.kind == "refused":
-            raise refusal(RefusalKind(fault.refusal), name)
-        if fault.kind == "unreadable":
-            raise SlurmUnreadable(f"{name}: made unreadable")
-        if write and fault.effect == "now":
-            self._carry_out(world, name, args)
-        elif write and fault.effect == "later":
-            world.late.append(Late(due=self._now() + fault.delay, call=name, args=args))
-        if fault.kind == "timeout":
-            raise SlurmTimeout(f"{name}: no answer", outcome_unknown=write)
-        raise SlurmUnavailable(f"{name}: connection lost", outcome_unknown=write and fault.effect != "never")
-
-    def _advance(self, world: World, *, schedule: bool) -> None:
-        now = self._now()
-        for late in [late for late in world.late if late.due <= now]:
-            world.late.remove(late)
-            try:
-                self._carry_out(world, late.call, late.args)
-            except SlurmRefused as refused:  # nobody waits for this answer any more
-                fake_rules.record(world, "late-refused", str(late.args[0]), now, str(refused))
-        fake_rules.advance(world, now, self._options)
-        if schedule and not world.away:
-            fake_rules.schedule(world, now, self._options)
-
-    def _carry_out(self, world: World, name: str, args: list[Any]) -> None:
-        target, *rest = args
-        if name.endswith("_node"):
-            self._change_node(world, name, target, rest)
-        else:
-            self._change_job(world, name, target, rest)
-
-    def _change_node(self, world: World, name: str, target: str, rest: list[Any]) -> None:
-        if not self._admin:
-            raise refusal(RefusalKind.NOT_PERMITTED, target)
-        node, now = fake_rules.find_node(world, target), self._now()
-        if name == "drain_node":
-            fake_rules.drain(world, node, rest[0], self._user, now)
-        elif name == "down_node":
-            fake_rules.down(world, node, rest[0], self._user, now, self._options)
-        else:
-            fake_rules.resume(world, node, now)
-
-    def _change_job(self, world: World, name: str, target: str, rest: list[Any]) -> None:
-        job, now = fake_rules.find_job(world, target), self._now()
-        if not self._admin and job.user != self._user:
-            raise refusal(RefusalKind.NOT_PERMITTED, target)
-        rules: dict[str, Callable[[], None]] = {
-            "hold_job": lambda: fake_rules.hold(world, job, "JobHeldAdmin" if self._admin else "JobHeldUser", now),
-            "release_job": lambda: fake_rules.release(world, job, now),
-            "requeue_job": lambda: fake_rules.requeue(world, job, rest[0], now, self._options),
-            "exclude_nodes": lambda: fake_rules.exclude(world, job, rest[0], rest[1], now),
-            "set_start_now": lambda: fake_rules.start_now(world, job, now),
-            "cancel_job": lambda: fake_rules.cancel(world, job, rest[0], now, self._options),
-            "update_comment": lambda: fake_rules.comment(world, job, rest[0], now),
-        }
-        rules[name]()
 
     def _add_job(self, world: World, job: FakeJob) -> FakeJob:
         job.submit_time = job.begin_time = self._now()

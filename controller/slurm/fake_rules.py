@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from controller.errors import RefusalKind, SlurmRefused
-from controller.slurm.fake_world import Effect, FakeJob, FakeNode, World
+from controller.slurm.fake_world import Effect, FakeJob, FakeNode, FakePartition, FakePast, FakeReservation, World
 
 TERMINAL = frozenset({"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"})
 REQUEUE_HELD = "job_requeued_in_held_state"
+RESERVATION_DELETED = "reservation_deleted"
 _TEXTS = {
     RefusalKind.INVALID_JOB: "Invalid job id specified",
     RefusalKind.JOB_FINISHED: "Job has already finished",
@@ -22,6 +23,11 @@ _TEXTS = {
     RefusalKind.BAD_NODES: "Invalid node name specified",
     RefusalKind.BAD_REQUEST: "Invalid node state specified",
     RefusalKind.NOT_PERMITTED: "Access/permission denied",
+    RefusalKind.EXISTS: "Reservation name already exists",
+    RefusalKind.OVERLAPS: "Requested reservation overlaps with another reservation",
+    RefusalKind.IN_USE: "Requested reservation is in use",
+    RefusalKind.INVALID_RESERVATION: "Requested reservation is invalid",
+    RefusalKind.DISABLED: "Slurm accounting storage is disabled",
 }
 
 
@@ -36,6 +42,7 @@ class FakeOptions:
     not_responding_after: float = 2.0
     slurmd_timeout: float = 300.0
     return_to_service: bool = True  # ReturnToService=2
+    accounting: bool = True  # a slurmdbd keeps every start
     auto_tick: bool = True  # every call first lets the scheduler run
 
 
@@ -71,7 +78,7 @@ def record(world: World, kind: str, target: str, now: float, detail: str = "") -
 
 
 def advance(world: World, now: float, options: FakeOptions) -> None:
-    """Everything but the scheduler: completions, silent slurmds, nodes that come back."""
+    """Everything but the scheduler: completions, silent slurmds, nodes that come back, reservations that end."""
     for job in world.jobs.values():
         if job.completing_until is not None and job.completing_until <= now and not job.completing_reads:
             _completed(job, now, options)
@@ -82,6 +89,18 @@ def advance(world: World, now: float, options: FakeOptions) -> None:
             node.down = False  # DRAIN, with its reason, survives this
             if not node.drain:
                 node.reason, node.reason_user, node.reason_at = "", "", 0.0
+    for reservation in [each for each in world.reservations.values() if each.end <= now]:
+        _reservation_ends(world, reservation)
+
+
+def _reservation_ends(world: World, reservation: FakeReservation) -> None:
+    """What still waits in it is held, unless its flags say otherwise; what runs there with FLEX runs on."""
+    del world.reservations[reservation.name]
+    for job in world.jobs.values():
+        if job.reservation == reservation.name and job.base not in TERMINAL:
+            job.reservation = ""
+            if job.base == "PENDING" and "NO_HOLD_JOBS_AFTER_END" not in reservation.flags:
+                job.held = RESERVATION_DELETED
 
 
 def schedule(world: World, now: float, options: FakeOptions) -> None:
@@ -96,10 +115,10 @@ def schedule(world: World, now: float, options: FakeOptions) -> None:
         if job.begin_time > now:
             job.reason = "BeginTime"
             continue
-        free = [node.name for node in _eligible(world, job) if _takes(world, node, job)]
+        free = _free(world, job, now)
         job.reason = "" if len(free) >= job.num_nodes else "Resources"
         if not job.reason:
-            _start(job, [*job.required, *(name for name in free if name not in job.required)], now, options)
+            _start(world, job, [*job.required, *(name for name in free if name not in job.required)], now, options)
 
 
 def _completed(job: FakeJob, now: float, options: FakeOptions) -> None:
@@ -120,43 +139,101 @@ def _silent(world: World, node: FakeNode, now: float, options: FakeOptions) -> N
 
 def _eligible(world: World, job: FakeJob) -> list[FakeNode]:
     """Nodes that the job's own wishes leave, in whatever state they are."""
+    opened = {name for name in job.partition if _partition(world, name).state == "UP"}
+    wanted = set(job.features.split("&")) if job.features else set()
     return [
         node
         for node in world.nodes.values()
-        if node.name not in job.excluded and set(node.partitions) & set(job.partition)
+        if node.name not in job.excluded and set(node.partitions) & opened and wanted <= set(node.features)
     ]
 
 
-def _takes(world: World, node: FakeNode, job: FakeJob) -> bool:
+def _partition(world: World, name: str) -> FakePartition:
+    return world.partitions.get(name) or FakePartition(name)
+
+
+def _free(world: World, job: FakeJob, now: float) -> list[str]:
+    """Where it could start now, its own reservation's nodes first."""
+    own = world.reservations.get(job.reservation)
+    names = [node.name for node in _eligible(world, job) if _takes(world, node, job, now)]
+    return sorted(names, key=lambda name: own is None or name not in own.nodes)
+
+
+def _takes(world: World, node: FakeNode, job: FakeJob, now: float) -> bool:
     used = sum(other.cpus_per_node for other in world.jobs.values() if node.name in other.nodes and occupies(other))
     out = node.down or node.drain or node.slurmd_dead_since is not None or bool(node.flags)
-    return not out and used + job.cpus_per_node <= node.cpus
+    return not out and used + job.cpus_per_node <= node.cpus and _reserved_for(world, node, job, now)
+
+
+def _reserved_for(world: World, node: FakeNode, job: FakeJob, now: float) -> bool:
+    """Nobody's, or the job's own reservation; one without FLEX keeps its job to its own nodes."""
+    there = active_reservations(world, node.name, now)
+    own = world.reservations.get(job.reservation)
+    bound = own is not None and "FLEX" not in own.flags and node.name not in own.nodes
+    return not bound and all(each.name == job.reservation for each in there)
+
+
+def active_reservations(world: World, node: str, now: float) -> list[FakeReservation]:
+    return [each for each in world.reservations.values() if node in each.nodes and each.start <= now < each.end]
 
 
 def occupies(job: FakeJob) -> bool:
     return job.base == "RUNNING" or job.completing
 
 
-def _start(job: FakeJob, free: list[str], now: float, options: FakeOptions) -> None:
+def _start(world: World, job: FakeJob, free: list[str], now: float, options: FakeOptions) -> None:
     job.nodes, job.start_time, job.base = free[: job.num_nodes], now, "RUNNING"
     if job.killed_at is not None and now - job.killed_at < options.too_quick_start:
-        end(job, "FAILED", now, options, reason="NonZeroExitCode", exit_code=1)
+        end(world, job, "FAILED", now, options, reason="NonZeroExitCode", exit_code=1)
 
 
 # what ends jobs
 
 
 def end(
-    job: FakeJob, base: str, now: float, options: FakeOptions, *, reason: str = "", exit_code: int = 0, sent: int = 0
+    world: World,
+    job: FakeJob,
+    base: str,
+    now: float,
+    options: FakeOptions,
+    *,
+    reason: str = "",
+    exit_code: int = 0,
+    sent: int = 0,
 ) -> None:
     if job.nodes and not job.completing:
         job.completing_until, job.completing_reads = now + options.completing, options.completing_reads
     job.base, job.reason, job.end_time = base, reason, now
     job.exit_code, job.exit_signal = exit_code, sent
+    if base in TERMINAL:
+        world.history.append(past(job, base))
 
 
-def kill_and_requeue(job: FakeJob, now: float, options: FakeOptions, *, hold: bool) -> None:
-    end(job, "PENDING", now, options)
+def past(job: FakeJob, base: str) -> FakePast:
+    """This start as accounting will remember it."""
+    return FakePast(
+        job_id=job.job_id,
+        raw_id=job.raw_id,
+        user=job.user,
+        name=job.name,
+        base=base,
+        nodes=list(job.nodes),
+        submit_time=job.submit_time,
+        start_time=job.start_time,
+        end_time=job.end_time,
+        exit_code=job.exit_code,
+        exit_signal=job.exit_signal,
+    )
+
+
+def kill_and_requeue(
+    world: World, job: FakeJob, now: float, options: FakeOptions, *, hold: bool, why: str = "REQUEUED"
+) -> None:
+    """`why`: the state of the ended start in accounting. A start that had ended already has its record."""
+    if job.base not in TERMINAL:
+        world.history.append(past(job, why))
+        world.history[-1].end_time = now
+    end(world, job, "PENDING", now, options)
     job.restarts += 1
     job.killed_at = now
     if not job.completing:
@@ -171,96 +248,6 @@ def take_down(world: World, node: FakeNode, now: float, options: FakeOptions) ->
     for job in world.jobs.values():
         if node.name in job.nodes and job.base == "RUNNING":
             if job.requeue and job.batch:
-                kill_and_requeue(job, now, options, hold=False)
+                kill_and_requeue(world, job, now, options, hold=False, why="NODE_FAIL")
             else:
-                end(job, "NODE_FAIL", now, options)
-
-
-# writes
-
-
-def drain(world: World, node: FakeNode, reason: str, user: str, now: float) -> None:
-    node.drain = True
-    node.reason, node.reason_user, node.reason_at = reason, user, now
-    record(world, "drain", node.name, now, reason)
-
-
-def down(world: World, node: FakeNode, reason: str, user: str, now: float, options: FakeOptions) -> None:
-    node.reason, node.reason_user, node.reason_at = reason, user, now
-    take_down(world, node, now, options)
-    record(world, "down", node.name, now, reason)
-
-
-def resume(world: World, node: FakeNode, now: float) -> None:
-    if not node.drain and not node.down:
-        raise refusal(RefusalKind.BAD_REQUEST, node.name)
-    node.drain = node.down = False
-    node.reason, node.reason_user, node.reason_at = "", "", 0.0
-    record(world, "resume", node.name, now)
-
-
-def requeue(world: World, job: FakeJob, hold: bool, now: float, options: FakeOptions) -> None:
-    if job.base == "PENDING":
-        raise refusal(RefusalKind.ALREADY_PENDING, job.job_id)
-    if not job.requeue or not job.batch:
-        raise refusal(RefusalKind.NOT_REQUEUEABLE, job.job_id)
-    kill_and_requeue(job, now, options, hold=hold)
-    record(world, "requeuehold" if hold else "requeue", job.job_id, now)
-
-
-def hold(world: World, job: FakeJob, reason: str, now: float) -> None:
-    _unfinished(job)
-    job.held = job.held or reason
-    record(world, "hold", job.job_id, now)
-
-
-def release(world: World, job: FakeJob, now: float) -> None:
-    _unfinished(job)
-    job.held = job.reason = ""
-    record(world, "release", job.job_id, now)
-
-
-def exclude(world: World, job: FakeJob, names: list[str], start_now: bool, now: float) -> None:
-    _unfinished(job)
-    for name in names:
-        find_node(world, name)
-    if job.base != "PENDING" and names != job.excluded:
-        raise refusal(RefusalKind.NOT_PENDING, job.job_id)
-    if start_now:
-        _pending(job).begin_time = now
-    job.excluded = list(names)
-    if job.bad_constraints:
-        job.bad_constraints, job.reason = False, ""
-    record(world, "exclude", job.job_id, now, ",".join(names))
-
-
-def start_now(world: World, job: FakeJob, now: float) -> None:
-    _unfinished(job)
-    _pending(job).begin_time = now
-    record(world, "start_now", job.job_id, now)
-
-
-def cancel(world: World, job: FakeJob, sent: str, now: float, options: FakeOptions) -> None:
-    _unfinished(job)
-    if not sent:
-        was_running = job.base == "RUNNING"
-        job.held = ""
-        end(job, "CANCELLED", now, options, sent=15 if was_running else 0)
-    record(world, "signal" if sent else "cancel", job.job_id, now, sent)
-
-
-def comment(world: World, job: FakeJob, text: str, now: float) -> None:
-    _unfinished(job)
-    job.comment = text
-    record(world, "comment", job.job_id, now, text)
-
-
-def _unfinished(job: FakeJob) -> None:
-    if job.base in TERMINAL:
-        raise refusal(RefusalKind.JOB_FINISHED, job.job_id)
-
-
-def _pending(job: FakeJob) -> FakeJob:
-    if job.base != "PENDING":
-        raise refusal(RefusalKind.NOT_PENDING, job.job_id)
-    return job
+                end(world, job, "NODE_FAIL", now, options)

@@ -74,14 +74,54 @@ class FakeJob:
     workdir: str = "/home/ada"
     stdout: str = ""
     time_limit_s: float | None = None
+    features: str = ""
+    het_job_id: int | None = None
+    het_offset: int | None = None
 
     @property
     def job_id(self) -> str:
+        if self.het_job_id is not None:
+            return f"{self.het_job_id}+{self.het_offset}"
         return str(self.raw_id) if self.array_job_id is None else f"{self.array_job_id}_{self.array_task_id}"
 
     @property
     def completing(self) -> bool:
         return self.completing_until is not None
+
+
+@dataclass(slots=True)
+class FakePartition:
+    name: str
+    state: str = "UP"
+    hidden: bool = False
+    max_nodes: int | None = None
+
+
+@dataclass(slots=True)
+class FakeReservation:
+    name: str
+    nodes: list[str]
+    users: list[str]
+    flags: list[str] = field(default_factory=list)
+    start: float = 0.0
+    end: float = 0.0
+
+
+@dataclass(slots=True)
+class FakePast:
+    """One start of a job as accounting remembers it."""
+
+    job_id: str
+    raw_id: int
+    user: str
+    name: str
+    base: str
+    nodes: list[str]
+    submit_time: float
+    start_time: float | None
+    end_time: float | None
+    exit_code: int = 0
+    exit_signal: int = 0
 
 
 @dataclass(slots=True)
@@ -122,6 +162,9 @@ class World:
     away: bool = False  # slurmctld does not answer
     nodes: dict[str, FakeNode] = field(default_factory=dict)
     jobs: dict[str, FakeJob] = field(default_factory=dict)  # by job_id
+    partitions: dict[str, FakePartition] = field(default_factory=dict)  # those that differ from an open one
+    reservations: dict[str, FakeReservation] = field(default_factory=dict)
+    history: list[FakePast] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     late: list[Late] = field(default_factory=list)
     log: list[Effect] = field(default_factory=list)
@@ -133,6 +176,9 @@ class World:
             **{key: said[key] for key in ("cluster", "next_job_id", "boot_time", "away")},
             nodes={name: FakeNode(**node) for name, node in said["nodes"].items()},
             jobs={job_id: FakeJob(**job) for job_id, job in said["jobs"].items()},
+            partitions={name: FakePartition(**each) for name, each in said["partitions"].items()},
+            reservations={name: FakeReservation(**each) for name, each in said["reservations"].items()},
+            history=[FakePast(**past) for past in said["history"]],
             faults=[Fault(**fault) for fault in said["faults"]],
             late=[Late(**late) for late in said["late"]],
             log=[Effect(**effect) for effect in said["log"]],

@@ -241,3 +241,77 @@ def test_processes_share_it_and_kill_9_leaves_it_whole(tmp_path: Path) -> None:
     ours = [effect for effect in slurm.effects("comment") if effect.detail == "ours"]
     assert len(ours) == 20 and len(slurm.effects("comment")) > 20
     assert job(slurm, "1").hold_kind is HoldKind.USER
+
+
+def test_a_reservation_keeps_the_survivors_and_its_end_sets_the_job_free() -> None:
+    """Others pass by; the job may take a node outside as well (FLEX), and is not held when it ends."""
+    clock = Clock()
+    slurm = made(clock)
+    slurm.add_nodes("gpu4")
+    ours = slurm.submit(num_nodes=2)
+    slurm.tick()
+    slurm.reserve_nodes("relume-1", ["gpu1"], user="ada", minutes=5)
+    slurm.drain_node("gpu2", "relume: lost")
+    theirs = slurm.submit(num_nodes=3, user="eve")
+    slurm.requeue_job(ours, hold=True)
+    clock.pass_time(3)
+    assert job(slurm, theirs).state.pending  # of gpu1, gpu3 and gpu4
+    assert slurm.read_cluster().nodes["gpu1"].state.flags >= {"RESERVED"}
+    slurm.set_reservation(ours, "relume-1")
+    slurm.exclude_nodes(ours, ["gpu2"], start_time="now")
+    slurm.release_job(ours)
+    slurm.tick()
+    assert set(job(slurm, ours).nodes) == {"gpu1", "gpu3"}
+    waiting = slurm.submit(num_nodes=4, reservation="relume-1")
+    clock.pass_time(301)
+    assert slurm.read_reservation("relume-1") is None
+    assert job(slurm, ours).state.running and job(slurm, ours).reservation == ""
+    assert not job(slurm, waiting).held and job(slurm, waiting).reservation == ""
+
+
+def test_another_reservation_that_ends_holds_what_waits_in_it() -> None:
+    clock = Clock()
+    slurm = made(clock)
+    slurm.add_reservation("class", ["gpu1"], ["ada"], end=clock.now.timestamp() + 60)
+    waiting = slurm.submit(num_nodes=2, reservation="class")
+    slurm.tick()
+    assert job(slurm, waiting).state.pending, "without FLEX its job is kept to its nodes"
+    clock.pass_time(61)
+    assert job(slurm, waiting).hold_kind is HoldKind.RESERVATION_DELETED
+
+
+def test_accounting_keeps_every_start_after_slurmctld_forgot_the_job() -> None:
+    clock = Clock()
+    slurm = made(clock)
+    begun = clock.now
+    job_id = slurm.submit()
+    slurm.tick()
+    slurm.requeue_job(job_id, hold=False)
+    clock.pass_time(200)
+    slurm.tick()
+    slurm.end_job(job_id, "COMPLETED")
+    slurm.forget(job_id)
+    assert slurm.read_job(job_id) is None
+    first, second = slurm.read_history(job_id, user="ada", since=begun)
+    assert "REQUEUED" in first.state.flags and second.state.base == "COMPLETED"
+    assert second.submit_time is not None and first.submit_time is not None and second.submit_time > first.submit_time
+    assert slurm.read_history(job_id, user="eve", since=begun) == []
+    clock.pass_time(1)
+    assert slurm.read_history(job_id, user="ada", since=clock.now) == []
+    with pytest.raises(SlurmRefused) as refused:
+        made(clock, accounting=False).read_history(job_id, user="ada", since=begun)
+    assert refused.value.kind is RefusalKind.DISABLED
+
+
+def test_a_partition_that_is_down_starts_nothing_and_features_are_looked_at() -> None:
+    clock = Clock()
+    slurm = made(clock)
+    slurm.add_nodes("big1", partitions=["big"], features=["h200"])
+    slurm.add_partition("train", state="DOWN", hidden=True)
+    waiting, big, wrong = slurm.submit(), slurm.submit(partition=["big"]), slurm.submit(partition=["big"], features="a")
+    slurm.tick()
+    assert job(slurm, waiting).state.pending and job(slurm, big).state.running
+    assert job(slurm, wrong).reason == "BadConstraints"
+    partitions = slurm.read_cluster().partitions
+    assert partitions["big"].nodes == ("big1",) and partitions["big"].starts_jobs
+    assert partitions["train"].hidden and not partitions["train"].starts_jobs

@@ -36,7 +36,7 @@ class FakeBench(Bench):
 
     def __init__(self, path: Path | None) -> None:
         self.clock = Clock()
-        options = FakeOptions(completing=1.0)
+        options = FakeOptions(completing=1.0, accounting=False)  # as in the plain lab
         # With a file the owner sees the same Slurm; in memory they share the store through it as well.
         self.slurm = FakeSlurm(self.clock, path=path, options=options)
         self.port: SlurmPort = self.slurm
