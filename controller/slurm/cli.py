@@ -39,7 +39,7 @@ class CliSlurm(CliReading):
         if not nodes or minutes < 1:
             raise ValueError(f"no nodes or no time to reserve: {nodes!r}, {minutes} min")
         wishes = [f"Nodes={checked.node_list(nodes)}", f"Users={checked.user(user)}"]
-        wishes += ["StartTime=now", f"Duration={minutes}", "Flags=IGNORE_JOBS"]
+        wishes += ["StartTime=now", f"Duration={minutes}", "Flags=IGNORE_JOBS,FLEX,NO_HOLD_JOBS_AFTER"]
         try:
             self.write_node("scontrol", "create", f"ReservationName={checked.reservation(name)}", *wishes)
         except SlurmRefused as refused:

@@ -180,14 +180,14 @@ class SlurmContract:
     # reservations
 
     def test_nodes_reserved_for_the_owner_and_given_back(self, bench: Bench) -> None:
-        """A pending job in a reservation starts there only, and keeps the reservation from being deleted."""
+        """A pending job in a reservation starts there, and keeps the reservation from being deleted."""
         owner = bench.job(bench.submit(held=True)).user
         name, kept = "relume-contract", bench.nodes[2:]
         bench.port.reserve_nodes(name, kept, user=owner, minutes=5)
         found = bench.port.read_reservation(name)
         assert found is not None and found == bench.port.read_cluster().reservations[name]
         assert set(found.nodes) == set(kept) and found.users == (owner,) and found.active
-        assert "IGNORE_JOBS" in found.flags and found.end_time is not None and found.start_time is not None
+        assert {"IGNORE_JOBS", "FLEX"} <= found.flags and found.end_time is not None and found.start_time is not None
         assert (found.end_time - found.start_time).total_seconds() == 300
         job_id = bench.submit(2, held=True)
         bench.port.set_reservation(job_id, name)

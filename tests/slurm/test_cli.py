@@ -158,7 +158,7 @@ def test_every_write_is_one_call_with_separate_arguments() -> None:
         ["scancel", "--verbose", "--signal=USR2", "7"],
         ["scontrol", "update", "JobId=7", "Comment=relume: run=1"],
         ["scontrol", "create", "ReservationName=relume-1", "Nodes=gpu[1-2]", "Users=ada", "StartTime=now", "Duration=5",
-         "Flags=IGNORE_JOBS"],
+         "Flags=IGNORE_JOBS,FLEX,NO_HOLD_JOBS_AFTER"],
         ["scontrol", "delete", "ReservationName=relume-1"],
         ["scontrol", "update", "JobId=7", "ReservationName=relume-1"],
         ["scontrol", "update", "JobId=7", "ReservationName="],
