@@ -8,20 +8,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from controller.decision import silence
+
 SILENT_OUTCOMES = frozenset({"timeout", "unreachable"})
 LIVING_OUTCOMES = frozenset({"open", "refused"})
-EXPECTED_SILENCE_FLAGS = frozenset(
-    {
-        "MAINTENANCE",
-        "REBOOT_REQUESTED",
-        "REBOOT_ISSUED",
-        "POWERING_DOWN",
-        "POWERED_DOWN",
-        "POWERING_UP",
-        "POWER_DOWN",
-        "POWER_UP",
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -40,7 +30,8 @@ class ProbeFact:
 
 @dataclass(frozen=True)
 class NodeFact:
-    """A node as Slurm's last good view has it. `hold_state` is our own live hold, if any."""
+    """A node as Slurm's last good view has it. `hold_state` is our own live hold, if any. A node that the view does not
+    show (a hidden partition, PrivateData) has no fact at all: it is unknown, not gone."""
 
     name: str
     base: str
@@ -49,6 +40,7 @@ class NodeFact:
     reason_user: str = ""
     jobs: tuple[str, ...] = ()
     hold_state: str | None = None
+    boot_at: float | None = None
 
     @property
     def drained_by_somebody(self) -> bool:
@@ -59,27 +51,29 @@ class NodeFact:
         return self.base == "DOWN"
 
     @property
-    def rebooting(self) -> bool:
-        """Its reboot was begun on purpose: Slurm calls it DOWN until it is back."""
-        return "REBOOT_ISSUED" in self.flags
+    def away(self) -> bool:
+        """Its reboot, power saving or maintenance was begun on purpose: Slurm may call it DOWN until it is back."""
+        return silence.away(self.flags)
 
     @property
     def responding(self) -> bool:
         return "NOT_RESPONDING" not in self.flags
 
-    @property
-    def expected_silence(self) -> bool:
-        return bool(self.flags & EXPECTED_SILENCE_FLAGS)
-
 
 @dataclass(frozen=True)
 class AgentFact:
-    """The last word of one agent of the current attempt. `received_at` is the controller's clock."""
+    """The last word of one agent of the current attempt. `received_at` is the controller's clock. `counts_from`:
+    silence before it was expected, or nobody watched."""
 
     node: str
     received_at: float
     state: str
     leader: bool = False
+    counts_from: float = 0.0
+
+    @property
+    def silent_since(self) -> float:
+        return max(self.received_at, self.counts_from)
 
 
 @dataclass(frozen=True)
@@ -137,6 +131,8 @@ class SlurmJobFact:
     exit_code: int | None = None
     exit_meaning: str | None = None
     exit_signal: int = 0
+    reservation: str = ""
+    start_at: float | None = None
 
     @property
     def failed(self) -> bool:
@@ -183,7 +179,8 @@ class Spent:
 
 @dataclass(frozen=True)
 class SubjectFacts:
-    """Everything about one training job that a decision may rest on."""
+    """Everything about one training job that a decision may rest on. `slurm` is None while Slurm does not show the job
+    (hidden, or purged after its end): then nothing is concluded from its nodes; `unseen` says why."""
 
     run_id: str
     state: str
@@ -197,6 +194,16 @@ class SubjectFacts:
     controls: tuple[str, ...] = ()
     incident: IncidentFact | None = None
     spent: Spent = Spent()
+    unseen: str = ""
+
+    def excuse(self, node: str) -> str | None:
+        """Why nothing need be heard from this job on `node` now, as a sentence; None when it should speak."""
+        slurm, fact = self.slurm, self.nodes.get(node)
+        if slurm is not None and (why := silence.of_job(slurm.base, slurm.flags)) is not None:
+            return f"job {slurm.job_id} {why}"
+        others = slurm is None or not slurm.reservation
+        why = silence.of_node(fact.flags, reserved_for_others=others) if fact is not None else None
+        return None if why is None else f"{node} {why}"
 
     @property
     def live_attempt(self) -> AttemptFact | None:

@@ -66,4 +66,6 @@ def slurm_fact(view: Mapping[str, Any]) -> SlurmJobFact | None:
         exit_code=code,
         exit_signal=view["exit_signal"],
         exit_meaning=MEANINGS.get(code) if code is not None else None,
+        reservation=view.get("reservation") or "",
+        start_at=view.get("start_time"),
     )

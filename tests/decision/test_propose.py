@@ -77,14 +77,16 @@ def test_a_node_that_is_down_in_slurm_but_answers_is_not_set_down_by_us() -> Non
     assert proposal.plans[0].params["down"] is False
 
 
+GPU2_DOWN = dict(subject().nodes) | {"gpu2": NodeFact("gpu2", "DOWN", reason="Not responding")}
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"slurm": slurm_job(requeue=False)}, "--no-requeue"),
         ({"slurm": slurm_job(batch=False)}, "batch"),
-        ({"slurm": None}, "does not show the job"),
         ({"slurm": slurm_job(required_nodes=("gpu2",))}, "a person must look"),
-        ({"slurm": slurm_job(base="PENDING", held_by="user")}, "not ours"),
+        ({"slurm": slurm_job(base="PENDING", held_by="user"), "nodes": GPU2_DOWN}, "not ours"),
         ({"spent": Spent(infrastructure=8)}, "budget spent: 8 of 8"),
         ({"spent": Spent(same_step=2)}, "no progress in 2 attempts"),
     ],
