@@ -16,7 +16,7 @@ from deploy.lab.cluster import Lab
 from tests.cluster.training_world import FULL, World, committed
 from worker_hooks.protocol.losses import read_losses
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.whole, pytest.mark.timeout(900)]
 ROOT = Path(__file__).resolve().parents[2]
 
 
