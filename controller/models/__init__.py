@@ -6,7 +6,7 @@ from controller.models.checkpoint import Checkpoint
 from controller.models.cluster import Cluster
 from controller.models.incident import Decision, Evidence, Incident, Recovery, StateChange
 from controller.models.metric import MetricChunk
-from controller.models.node import Exclusion, Node, NodeCheck, NodeHold
+from controller.models.node import Exclusion, Machine, Node, NodeCheck, NodeEvent, NodeHold
 from controller.models.training_job import AgentReport, Attempt, Submission, TrainingJob
 
 __all__ = [
@@ -21,9 +21,11 @@ __all__ = [
     "Evidence",
     "Exclusion",
     "Incident",
+    "Machine",
     "MetricChunk",
     "Node",
     "NodeCheck",
+    "NodeEvent",
     "NodeHold",
     "Recovery",
     "StateChange",

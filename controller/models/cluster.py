@@ -2,14 +2,15 @@
 
 from django.db import models
 
-from controller.models.columns import json_dict
+from controller.models.columns import json_dict, json_list
 
 
 class Cluster(models.Model):
     """One Slurm cluster. `mode` empty means: the policy's. One process holds the lease and decides for it.
 
     `swept_at`: the last sweep. `watching_since`: since when sweeps follow each other without a gap; silence is judged
-    from there on. `next_job_id`: goes back when Slurm lost its state, and the cluster falls to observe.
+    from there on. `private_data`: Slurm's PrivateData: what is not shown may merely be hidden. `next_job_id`: goes back
+    when Slurm lost its state, and the cluster falls to observe.
     """
 
     name = models.CharField(max_length=255, unique=True)
@@ -28,6 +29,7 @@ class Cluster(models.Model):
     view_error = models.TextField(blank=True, default="")
     view_error_at = models.DateTimeField(null=True, blank=True)
     nodes_total = models.PositiveIntegerField(default=0)
+    private_data = json_list()
     rights = json_dict()
 
     def __str__(self) -> str:

@@ -12,7 +12,8 @@ class TrainingJob(models.Model):
     """The researcher's run, from first submission to last step: one page, one curve, one run id.
 
     `owner` is the Slurm user name. `owner_confirmed`: Slurm showed that user as the owner of the job. `view` is the
-    Slurm job as the last good view had it (builtins of `slurm.port.JobView`), `view_at` its age.
+    Slurm job as the last good view had it (builtins of `slurm.port.JobView`), `view_at` its age. `excused_at`: when an
+    expected silence of the job (suspended, queued) was last seen to be over.
     """
 
     run_id = models.CharField(max_length=32, unique=True)
@@ -36,6 +37,7 @@ class TrainingJob(models.Model):
     facts = json_dict()
     view = json_dict()
     view_at = models.DateTimeField(null=True, blank=True)
+    excused_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         constraints = [state_check(TRAINING_JOB, "training_job_state")]
@@ -108,7 +110,8 @@ class Attempt(models.Model):
 
 
 class AgentReport(models.Model):
-    """The last word of one agent: the heartbeat part of its newest message, and how far its records are committed."""
+    """The last word of one agent: the heartbeat part of its newest message, and how far its records are committed.
+    `identity`: what it said of its machine; `identity_at`: when that was taken down as its node's."""
 
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="agents")
     node = models.CharField(max_length=255)
@@ -119,6 +122,8 @@ class AgentReport(models.Model):
     state = models.CharField(max_length=16)
     leader = models.BooleanField(default=False)
     boot_id = models.CharField(max_length=64, blank=True, default="")
+    identity = json_dict()
+    identity_at = models.DateTimeField(null=True, blank=True)
     addresses = json_dict()
     probe_port = models.PositiveIntegerField(null=True, blank=True)
     ranks = json_list()
