@@ -133,6 +133,8 @@ class SlurmJobFact:
     exit_signal: int = 0
     reservation: str = ""
     start_at: float | None = None
+    user: str = ""
+    unsupported: tuple[str, ...] = ()  # why this job is only watched, one refusal each
 
     @property
     def failed(self) -> bool:
@@ -201,8 +203,10 @@ class SubjectFacts:
         slurm, fact = self.slurm, self.nodes.get(node)
         if slurm is not None and (why := silence.of_job(slurm.base, slurm.flags)) is not None:
             return f"job {slurm.job_id} {why}"
+        if fact is None:
+            return f"Slurm does not show {node}"
         others = slurm is None or not slurm.reservation
-        why = silence.of_node(fact.flags, reserved_for_others=others) if fact is not None else None
+        why = silence.of_node(fact.flags, reserved_for_others=others)
         return None if why is None else f"{node} {why}"
 
     @property
@@ -243,6 +247,8 @@ class ClusterFacts:
     mode: str
     paused: bool = False
     breaker_open: bool = False
+    rights: Mapping[str, Any] = field(default_factory=dict)  # what `decision.rights` reads
+    job_user: str = ""  # who our writes to jobs are to Slurm; "" when not known
 
     def to_json(self) -> dict[str, Any]:
         plain: dict[str, Any] = _plain(asdict(self))

@@ -6,7 +6,7 @@ incident and opens its own. Without an incident the detectors look, and the plai
 
 from dataclasses import dataclass
 
-from controller.decision import actions, budget
+from controller.decision import actions, budget, by_hand
 from controller.decision.attempt import ATTEMPT
 from controller.decision.detectors import detect
 from controller.decision.diagnosis import ASK, Verdict, diagnose
@@ -112,6 +112,8 @@ def _why_ask(subject: SubjectFacts, verdict: Verdict, policy: Policy) -> str | N
         return "the job is not enrolled, or Slurm has not confirmed its owner: it is only watched"
     if subject.slurm is None:
         return "Slurm does not show the job any more; nothing to requeue"
+    if subject.slurm.unsupported:
+        return f"the job is only watched, nothing was requeued: {'; '.join(subject.slurm.unsupported)}"
     if not subject.slurm.requeue:
         return "the job forbids requeueing (--no-requeue)"
     if not subject.slurm.batch:
@@ -134,7 +136,13 @@ def _recovery_plans(subject: SubjectFacts, verdict: Verdict) -> tuple[actions.Ac
         actions.REQUEUE,
         slurm.job_id,
         2,
-        {"exclude": list(verdict.exclude), "restarts_before": subject.restarts_hit, "run_id": subject.run_id},
+        {
+            "exclude": list(verdict.exclude),
+            "restarts_before": subject.restarts_hit,
+            "run_id": subject.run_id,
+            "owner": slurm.user,
+            "by_hand": by_hand.requeue(slurm.job_id, verdict.exclude, slurm.excluded_nodes),
+        },
         reason=verdict.summary,
     )
     return (*holds, requeue, _notify(subject, verdict, 3))

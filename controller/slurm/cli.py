@@ -33,7 +33,7 @@ class CliSlurm(CliReading):
     def resume_node(self, name: str) -> None:
         self._update_node(name, "State=RESUME")
 
-    # reservations
+    # reservations: the job credential's, because an Operator may make them; node updates need an Administrator
 
     def reserve_nodes(self, name: str, nodes: Sequence[str], *, user: str, minutes: int) -> None:
         if not nodes or minutes < 1:
@@ -41,7 +41,7 @@ class CliSlurm(CliReading):
         wishes = [f"Nodes={checked.node_list(nodes)}", f"Users={checked.user(user)}"]
         wishes += ["StartTime=now", f"Duration={minutes}", "Flags=IGNORE_JOBS,FLEX,NO_HOLD_JOBS_AFTER"]
         try:
-            self.write_node("scontrol", "create", f"ReservationName={checked.reservation(name)}", *wishes)
+            self.write_job("scontrol", "create", f"ReservationName={checked.reservation(name)}", *wishes)
         except SlurmRefused as refused:
             # Slurm looks at the nodes before it looks at the name: our own first attempt is in its way as well.
             if refused.kind is RefusalKind.OVERLAPS and self.read_reservation(name) is not None:
@@ -49,7 +49,7 @@ class CliSlurm(CliReading):
             raise
 
     def delete_reservation(self, name: str) -> None:
-        self.write_node("scontrol", "delete", f"ReservationName={checked.reservation(name)}")
+        self.write_job("scontrol", "delete", f"ReservationName={checked.reservation(name)}")
 
     # jobs
 

@@ -100,6 +100,15 @@ def _exit(value: Any) -> tuple[int, int]:
     return status >> 8, status & 0x7F
 
 
+# What makes a job one that Relume only watches (`unsupported`), under the names of the text form.
+_EXTRA_OF_JOBS = {
+    "federation_origin": "FedOrigin",
+    "burst_buffer": "BurstBuffer",
+    "container": "Container",
+    "submit_line": "SubmitLine",
+}
+
+
 def _job_state(item: Item) -> states.JobState:
     return states.parse_job(item["job_state"])
 
@@ -158,6 +167,7 @@ def _job_view(item: Item) -> JobView:
         num_cpus=_number(get("cpus")) or 0,
         tres=present(get("tres_alloc_str")) or present(get("tres_req_str")),
         tres_per_node=tres_per_node(get("tres_per_node")),
+        extra={name: text for key, name in _EXTRA_OF_JOBS.items() if (text := present(get(key)))},
     )
 
 

@@ -1,12 +1,14 @@
 """A Slurm job as builtins (`TrainingJob.view`), and back to the facts of the decision core."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any
 
+from controller.decision import silence
 from controller.decision.facts import SlurmJobFact
-from controller.slurm.views import JobView
+from controller.slurm import unsupported
+from controller.slurm.views import JobView, NodeView
 from worker_hooks.protocol import exit_codes
 
 MEANINGS = {
@@ -19,12 +21,15 @@ LEFT_OUT = frozenset({"state", "extra", "time_limit", "run_time"})
 OVER = frozenset({"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY"})
 
 
-def view_of(job: JobView) -> dict[str, Any]:
-    """The JobView's own names; times are Unix seconds; the state is `base`, `flags` and `raw_state`."""
+def view_of(job: JobView, nodes: Mapping[str, NodeView], before: Mapping[str, Any]) -> dict[str, Any]:
+    """The JobView's own names; times are Unix seconds; the state is `base`, `flags` and `raw_state`. `unsupported`:
+    why this job is only watched; a queued job holds no nodes, so what its last ones said (`before`) stays."""
     plain = {f.name: _plain(getattr(job, f.name)) for f in fields(job) if f.name not in LEFT_OUT}
     state = {"base": job.state.base, "flags": sorted(job.state.flags), "raw_state": job.state.raw}
     limit = job.time_limit.total_seconds() if isinstance(job.time_limit, timedelta) else None
-    return {**plain, **state, "time_limit_s": limit}
+    kept = before.get("unsupported", ()) if not job.nodes else ()
+    refusals = list(dict.fromkeys([*unsupported.of_job(job, nodes), *kept]))
+    return {**plain, **state, "time_limit_s": limit, "unsupported": refusals}
 
 
 def _plain(value: Any) -> Any:
@@ -37,11 +42,23 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def missing(view: Mapping[str, Any], found: JobView | None) -> dict[str, Any]:
-    """Slurm does not show the job: what was last seen stays, marked. A job that left slurmctld has not failed; a job
-    of another user under the same id is not this job."""
-    why = "Slurm does not show it" if found is None else f"the job id belongs to {found.user} now"
+def missing(view: Mapping[str, Any], found: JobView | None, private_data: Collection[str]) -> dict[str, Any]:
+    """Slurm does not show the job: what was last seen stays, marked. A job that left slurmctld has not failed, and one
+    that is hidden has not even left; a job of another user under the same id is not this job."""
+    if found is not None:
+        why = f"the job id belongs to {found.user} now"
+    elif "jobs" in private_data:
+        why = "Slurm does not show it to Relume, and may be hiding it (PrivateData=jobs)"
+    else:
+        why = "Slurm does not show it"
     return {**view, "missing": why}
+
+
+def excuse(view: Mapping[str, Any]) -> str | None:
+    """Why the job need not speak, by its view; a job that is not shown is unknown, and so excused."""
+    if view.get("missing"):
+        return str(view["missing"])
+    return silence.of_job(view["base"], view["flags"]) if "base" in view else None
 
 
 def slurm_fact(view: Mapping[str, Any]) -> SlurmJobFact | None:
@@ -66,6 +83,8 @@ def slurm_fact(view: Mapping[str, Any]) -> SlurmJobFact | None:
         exit_code=code,
         exit_signal=view["exit_signal"],
         exit_meaning=MEANINGS.get(code) if code is not None else None,
+        user=view.get("user", ""),
+        unsupported=tuple(view.get("unsupported", ())),
         reservation=view.get("reservation") or "",
         start_at=view.get("start_time"),
     )

@@ -9,28 +9,16 @@ from django.db import transaction
 
 from controller.clock import aware
 from controller.errors import SlurmError
-from controller.models import Cluster, Node, TrainingJob
+from controller.models import Cluster, TrainingJob
 from controller.slurm.port import SlurmPort
-from controller.slurm.views import ClusterView, NodeView
-from controller.snapshot.job_view import missing, view_of
+from controller.slurm.views import ClusterView
+from controller.snapshot import node_rows
+from controller.snapshot.job_view import excuse, missing, view_of
 
 log = structlog.get_logger()
 
 POLL_EVERY_S = 2.0
 CLOCK_SLACK_S = 5.0
-NODE_COLUMNS = (
-    "base_state",
-    "flags",
-    "reason",
-    "reason_user",
-    "reason_at",
-    "address",
-    "port",
-    "boot_at",
-    "partitions",
-    "gres",
-    "jobs",
-)
 
 
 def due(cluster: Cluster, now: float) -> bool:
@@ -82,67 +70,36 @@ def fall_to_observe(cluster: Cluster, reason: str) -> None:
 
 
 def _store(cluster: Cluster, view: ClusterView) -> None:
-    _store_nodes(cluster, view)
+    node_rows.store(cluster, view)
     _store_jobs(cluster, view)
     cluster.view_at = min(view.nodes_at, view.jobs_at)
     cluster.view_error, cluster.view_error_at = "", None
     cluster.nodes_total = len(view.nodes)
+    cluster.private_data = list(view.private_data)
     cluster.slurm_version = str(view.version)
     cluster.next_job_id = view.next_job_id or cluster.next_job_id
-    columns = ["view_at", "view_error", "view_error_at", "nodes_total", "slurm_version", "next_job_id"]
+    columns = ["view_at", "view_error", "view_error_at", "nodes_total", "slurm_version", "next_job_id", "private_data"]
     cluster.save(update_fields=columns)
-
-
-def _store_nodes(cluster: Cluster, view: ClusterView) -> None:
-    """Only rows that changed are written, and one UPDATE for the age of all."""
-    jobs: dict[str, list[str]] = {}
-    for job in view.jobs.values():
-        if job.state.live:
-            for name in job.nodes:
-                jobs.setdefault(name, []).append(job.job_id)
-    rows = {row.name: row for row in Node.objects.filter(cluster=cluster)}
-    new, changed = [], []
-    for name, node in view.nodes.items():
-        values = _node_columns(node, sorted(jobs.get(name, [])))
-        row = rows.pop(name, None)
-        if row is None:
-            new.append(Node(cluster=cluster, name=name, seen_at=view.nodes_at, **values))
-        elif any(getattr(row, column) != values[column] for column in NODE_COLUMNS):
-            for column in NODE_COLUMNS:
-                setattr(row, column, values[column])
-            changed.append(row)
-    Node.objects.bulk_create(new, batch_size=500)
-    Node.objects.bulk_update(changed, NODE_COLUMNS, batch_size=100)
-    Node.objects.filter(cluster=cluster).exclude(pk__in=[row.pk for row in rows.values()]).update(seen_at=view.nodes_at)
-
-
-def _node_columns(node: NodeView, jobs: list[str]) -> dict[str, object]:
-    return {
-        "base_state": node.state.base,
-        "flags": sorted(node.state.flags),
-        "reason": node.reason,
-        "reason_user": node.reason_user,
-        "reason_at": node.reason_at,
-        "address": node.address or node.hostname or node.name,
-        "port": node.port or None,
-        "boot_at": node.boot_time,
-        "partitions": list(node.partitions),
-        "gres": node.gres[:255],
-        "jobs": jobs,
-    }
 
 
 def _store_jobs(cluster: Cluster, view: ClusterView) -> None:
     """As with nodes: rows that changed, and one UPDATE for the age of all."""
     jobs = TrainingJob.objects.filter(cluster=cluster, ended_at=None).exclude(slurm_job_id="")
     changed = []
-    for job in jobs.only("pk", "slurm_job_id", "owner", "owner_confirmed", "view"):
+    for job in jobs.only("pk", "slurm_job_id", "owner", "owner_confirmed", "view", "excused_at"):
         found = view.job(job.slurm_job_id)
         ours = found is not None and found.user == job.owner
-        seen = view_of(found) if found is not None and ours else missing(job.view, found)
+        seen = (
+            view_of(found, view.nodes, job.view)
+            if found is not None and ours
+            else missing(job.view, found, view.private_data)
+        )
         confirmed = ours or job.owner_confirmed
-        if (seen, confirmed) != (job.view, job.owner_confirmed):
-            job.view, job.owner_confirmed = seen, confirmed
-            changed.append(job)
-    TrainingJob.objects.bulk_update(changed, ["view", "owner_confirmed"], batch_size=100)
+        if (seen, confirmed) == (job.view, job.owner_confirmed):
+            continue
+        if excuse(job.view) is not None and excuse(seen) is None:
+            job.excused_at = view.jobs_at
+        job.view, job.owner_confirmed = seen, confirmed
+        changed.append(job)
+    TrainingJob.objects.bulk_update(changed, ["view", "owner_confirmed", "excused_at"], batch_size=100)
     jobs.update(view_at=view.jobs_at)

@@ -173,7 +173,7 @@ def test_node_and_job_writes_may_have_credentials_of_their_own() -> None:
     port.set_reservation("7", "x")
     port.reserve_nodes("x", ["gpu1"], user="ada", minutes=1)
     port.delete_reservation("x")
-    assert (len(reader.asked), len(jobs.asked), len(nodes.asked)) == (0, 2, 3)
+    assert (len(reader.asked), len(jobs.asked), len(nodes.asked)) == (0, 4, 1)
 
 
 @pytest.mark.parametrize(
