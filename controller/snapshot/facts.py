@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from controller.clock import aware
 from controller.decision.facts import (
@@ -49,6 +49,7 @@ class Rows:
     charged: dict[int, list[PastIncident]] = field(default_factory=dict)
     speaking: list[tuple[int, str]] = field(default_factory=list)  # (attempt, node) heard just now
     up: list[str] = field(default_factory=list)
+    excused: dict[str, float] = field(default_factory=dict)  # by node: when an expected silence of it was over
 
 
 def read_facts(cluster: Cluster, now: float, policy: Policy) -> tuple[list[SubjectFacts], ClusterFacts]:
@@ -114,15 +115,27 @@ def _nodes(cluster: Cluster, rows: Rows) -> tuple[dict[str, NodeFact], list[str]
     names |= {report.node for reports in rows.agents.values() for report in reports}
     names |= {name for job in rows.jobs for name in job.view.get("nodes", ())}
     names |= {name for _, name in rows.speaking}
-    believed_up = Node.objects.filter(cluster=cluster, base_state__in=("IDLE", "MIXED", "ALLOCATED")).order_by("name")
+    shown = _shown(cluster)
+    believed_up = shown.filter(base_state__in=("IDLE", "MIXED", "ALLOCATED")).order_by("name")
     some = list(believed_up.values_list("pk", flat=True)[:CONTROL_CANDIDATES])
-    wanted = Node.objects.filter(Q(name__in=names) | Q(pk__in=some), cluster=cluster).order_by("name")
+    wanted = shown.filter(Q(name__in=names) | Q(pk__in=some)).order_by("name")
     holds = dict(
         NodeHold.objects.filter(node__cluster=cluster, state__in=NODE_HOLD.live).values_list("node_id", "state")
     )
-    facts = {node.name: _node_fact(node, holds.get(node.pk)) for node in wanted}
+    facts = {}
+    for node in wanted:
+        facts[node.name] = _node_fact(node, holds.get(node.pk))
+        if node.excused_at is not None:
+            rows.excused[node.name] = node.excused_at.timestamp()
     up = [n.name for n in facts.values() if n.base in ("IDLE", "MIXED", "ALLOCATED") and n.responding]
     return facts, up
+
+
+def _shown(cluster: Cluster) -> QuerySet[Node]:
+    """Without the nodes that the last view left out (a hidden partition, PrivateData): what it said before is not true
+    of today."""
+    nodes = Node.objects.filter(cluster=cluster)
+    return nodes if cluster.view_at is None else nodes.filter(seen_at__gte=cluster.view_at)
 
 
 def _node_fact(node: Node, hold_state: str | None) -> NodeFact:
@@ -134,6 +147,7 @@ def _node_fact(node: Node, hold_state: str | None) -> NodeFact:
         reason_user=node.reason_user,
         jobs=tuple(node.jobs),
         hold_state=hold_state,
+        boot_at=node.boot_at.timestamp() if node.boot_at is not None else None,
     )
 
 
@@ -151,7 +165,7 @@ def _subject(job: TrainingJob, rows: Rows, watched: float) -> SubjectFacts:
         run_id=job.run_id,
         state=job.state,
         enrolled=job.enrolled and job.owner_confirmed,
-        attempt=_attempt(newest, attempts, rows, watched) if newest is not None else None,
+        attempt=_attempt(newest, attempts, rows, _counts_from(job, watched)) if newest is not None else None,
         slurm=slurm_fact(job.view),
         view_at=job.view_at.timestamp() if job.view_at is not None else None,
         nodes={name: rows.nodes[name] for name in sorted(names) if name in rows.nodes},
@@ -160,7 +174,13 @@ def _subject(job: TrainingJob, rows: Rows, watched: float) -> SubjectFacts:
         controls=_controls(newest, rows),
         incident=past.live_fact(incident) if incident is not None else None,
         spent=past.spent(rows.charged.get(job.pk, []), attempts),
+        unseen=job.view.get("missing", ""),
     )
+
+
+def _counts_from(job: TrainingJob, watched: float) -> float:
+    """What was not watched was not silent, and neither was a job that was suspended."""
+    return watched if job.excused_at is None else max(watched, job.excused_at.timestamp())
 
 
 def _witnesses(attempt: Attempt | None, rows: Rows) -> tuple[str, ...]:
@@ -175,7 +195,7 @@ def _controls(attempt: Attempt | None, rows: Rows) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*(n for n in _witnesses(attempt, rows) if n in rows.nodes), *rows.up]))
 
 
-def _attempt(attempt: Attempt, attempts: list[Attempt], rows: Rows, watched: float) -> AttemptFact:
+def _attempt(attempt: Attempt, attempts: list[Attempt], rows: Rows, counts_from: float) -> AttemptFact:
     before = [earlier.step for earlier in attempts[:-1] if earlier.step is not None]
     reports = rows.agents.get(attempt.pk, [])
     return AttemptFact(
@@ -184,9 +204,7 @@ def _attempt(attempt: Attempt, attempts: list[Attempt], rows: Rows, watched: flo
         slurm_job_id=attempt.slurm_job_id,
         restart_count=attempt.restart_count,
         nodes=tuple(attempt.nodes),
-        agents=tuple(
-            AgentFact(r.node, max(r.received_at.timestamp(), watched), r.state, leader=r.leader) for r in reports
-        ),
+        agents=tuple(_agent(report, rows, counts_from) for report in reports),
         exits=tuple(RankExit(**{key: e[key] for key in EXIT_KEYS if key in e}) for e in attempt.exits),
         step=attempt.step,
         start_step=attempt.start_step,
@@ -197,6 +215,11 @@ def _attempt(attempt: Attempt, attempts: list[Attempt], rows: Rows, watched: flo
         replay_expected=bool(before) and max(before) > (attempt.start_step or 0),
         **_checks(attempt.checks),
     )
+
+
+def _agent(report: AgentReport, rows: Rows, counts_from: float) -> AgentFact:
+    counts_from = max(counts_from, rows.excused.get(report.node, 0.0))
+    return AgentFact(report.node, report.received_at.timestamp(), report.state, report.leader, counts_from)
 
 
 def _checks(checks: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

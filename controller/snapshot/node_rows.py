@@ -1,0 +1,146 @@
+"""Slurm's nodes into rows: only what changed is written, with an event for each change that people ask about later."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from controller.decision import silence
+from controller.models import Cluster, Node, NodeEvent
+from controller.slurm.views import ClusterView, JobView, NodeView
+
+OUT_FLAGS = frozenset({"DRAIN", "FAIL"})
+# BootTime is counted back from a node's uptime at each registration: it wavers by a second or two.
+BOOT_SLACK = timedelta(seconds=60)
+COLUMNS = (
+    "base_state",
+    "flags",
+    "reason",
+    "reason_user",
+    "reason_at",
+    "address",
+    "port",
+    "boot_at",
+    "partitions",
+    "gres",
+    "cpus",
+    "memory_mb",
+    "instance_id",
+    "jobs",
+    "tenants",
+)
+SINCE = ("excused_at", "rebooted_at")  # written with the columns, when a change says so
+
+
+def store(cluster: Cluster, view: ClusterView) -> None:
+    """`cluster.view_at` still is the view's before: rows older than that were not shown by it."""
+    tenants = _tenants(view)
+    rows = {row.name: row for row in Node.objects.filter(cluster=cluster)}
+    new, changed, events = [], [], []
+    for name, node in view.nodes.items():
+        values = _values(node, tenants.get(name, []))
+        row = rows.pop(name, None)
+        if row is None:
+            new.append(Node(cluster=cluster, name=name, seen_at=view.nodes_at, **values))
+            continue
+        values["boot_at"] = values["boot_at"] or row.boot_at
+        events += [NodeEvent(node=row, at=view.nodes_at, kind=kind, text=text) for kind, text in _events(row, node)]
+        if _take(row, values, view.nodes_at, was_hidden=_hidden(row, cluster)):
+            changed.append(row)
+    Node.objects.bulk_create(new, batch_size=500)
+    Node.objects.bulk_update(changed, (*COLUMNS, *SINCE), batch_size=100)
+    NodeEvent.objects.bulk_create(events, batch_size=500)
+    Node.objects.filter(cluster=cluster).exclude(pk__in=[row.pk for row in rows.values()]).update(seen_at=view.nodes_at)
+
+
+def _hidden(row: Node, cluster: Cluster) -> bool:
+    return cluster.view_at is not None and row.seen_at < cluster.view_at
+
+
+def _take(row: Node, values: dict[str, object], at: datetime, *, was_hidden: bool) -> bool:
+    """True when the row must be written."""
+    excused = was_hidden or _was_excused(row, values)
+    if excused:
+        row.excused_at = at
+    if _booted(row.boot_at, values["boot_at"]) or _reboot_over(row, values):
+        row.rebooted_at, excused = at, True
+    changed = [column for column in COLUMNS if getattr(row, column) != values[column]]
+    for column in changed:
+        setattr(row, column, values[column])
+    return excused or bool(changed)
+
+
+def _was_excused(row: Node, values: dict[str, object]) -> bool:
+    """An expected silence is over: from now on the node should speak."""
+    return bool(silence.NODE_FLAGS & set(row.flags)) and not silence.NODE_FLAGS & set(_flags(values))
+
+
+def _reboot_over(row: Node, values: dict[str, object]) -> bool:
+    return "REBOOT_ISSUED" in row.flags and "REBOOT_ISSUED" not in _flags(values)
+
+
+def _flags(values: dict[str, object]) -> list[str]:
+    flags = values["flags"]
+    assert isinstance(flags, list)
+    return flags
+
+
+def _booted(before: datetime | None, now: object) -> bool:
+    return before is not None and isinstance(now, datetime) and now - before > BOOT_SLACK
+
+
+def _events(row: Node, node: NodeView) -> Iterator[tuple[str, str]]:
+    """(kind, text) of what became different since the last view."""
+    before, now = set(row.flags), node.state.flags
+    who = f" by {node.reason_user}" if node.reason_user else ""
+    if OUT_FLAGS & now and not OUT_FLAGS & before:
+        yield "drained", f"taken out of service{who}: {node.reason or 'without a reason'}"
+    if OUT_FLAGS & before and not OUT_FLAGS & now:
+        yield "returned", "back in service in Slurm"
+    if node.state.down and row.base_state != "DOWN":
+        yield "down", f"DOWN{who}: {node.reason}" if node.reason else "DOWN"
+    if _booted(row.boot_at, node.boot_time):
+        planned = "as asked" if silence.away(before) or "REBOOT_REQUESTED" in before else "unasked"
+        yield "rebooted", f"booted again, {planned}"
+    elif "REBOOT_ISSUED" in before and "REBOOT_ISSUED" not in now:
+        yield "rebooted", "its reboot is over"
+
+
+# --- one view ---------------------------------------------------------------------------------------------------
+
+
+def _values(node: NodeView, tenants: list[dict[str, object]]) -> dict[str, object]:
+    return {
+        "base_state": node.state.base,
+        "flags": sorted(node.state.flags),
+        "reason": node.reason,
+        "reason_user": node.reason_user,
+        "reason_at": node.reason_at,
+        "address": node.address or node.hostname or node.name,
+        "port": node.port or None,
+        "boot_at": node.boot_time,
+        "partitions": list(node.partitions),
+        "gres": node.gres[:255],
+        "cpus": max(node.cpus, 0),
+        "memory_mb": max(node.memory_mb, 0),
+        "instance_id": node.extra.get("InstanceId", "")[:255],
+        "jobs": [tenant["job"] for tenant in tenants],
+        "tenants": tenants,
+    }
+
+
+def _tenants(view: ClusterView) -> dict[str, list[dict[str, object]]]:
+    """By node name: who holds it or is still leaving it, and until when at the latest."""
+    found: dict[str, list[dict[str, object]]] = {}
+    for job in sorted(view.jobs.values(), key=lambda each: each.job_id):
+        if job.state.live:
+            for name in job.nodes:
+                found.setdefault(name, []).append(_tenant(job))
+    return found
+
+
+def _tenant(job: JobView) -> dict[str, object]:
+    """`until`: the end by its time limit, null where it has none or does not run. `why`: what keeps it besides."""
+    why = "suspended" if job.state.suspended else "completing" if job.state.completing else ""
+    until = None
+    if isinstance(job.time_limit, timedelta) and job.start_time is not None and not why:
+        until = (job.start_time + job.time_limit).timestamp()
+    return {"job": job.job_id, "user": job.user, "until": until, "why": why}
