@@ -54,11 +54,7 @@ class CliReading(Calls):
     def read_job(self, job_id: str) -> JobView | None:
         wanted = jobids.parse(checked.job(job_id))
         found = self.read_array(job_id)
-        if wanted.task is None and wanted.offset is None:
-            return next((job for job in found if job.raw_id == wanted.job), None)
-        if wanted.offset is not None:
-            return next((job for job in found if job.het_job_offset == wanted.offset), None)
-        return next((job for job in found if job.array_task_id == wanted.task), None)
+        return next((job for job in found if wanted.names(job.raw_id, job.array_task_id, job.het_job_offset)), None)
 
     def read_array(self, job_id: str) -> list[JobView]:
         done = self.attempt((*_SHOW, "job", checked.job(job_id)), self.limits.read)

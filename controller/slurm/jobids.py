@@ -39,6 +39,12 @@ class JobRef:
             return f"{self.job}+{self.offset}"
         return str(self.job)
 
+    def names(self, raw_id: int, task: int | None, offset: int | None) -> bool:
+        """Is this the record with these numbers? Asked among those of one job, array or het job."""
+        if self.task is not None:
+            return task == self.task
+        return offset == self.offset if self.offset is not None else raw_id == self.job
+
 
 def parse(text: str) -> JobRef:
     """ValueError for everything that is not one of the forms: a job id is never guessed."""
