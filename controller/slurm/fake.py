@@ -187,6 +187,17 @@ class FakeSlurm(FakeCalls):
             ]
             return [self._add_job(world, job).job_id for job in made]
 
+    def submit_het(self, components: Sequence[dict[str, Any]], **attributes: Any) -> list[str]:
+        """The ids of its components; the first one's is the whole job's."""
+        with self._store.change() as world:
+            leader = world.next_job_id
+            world.next_job_id += len(components)
+            made = [
+                FakeJob(raw_id=leader + offset, het_job_id=leader, het_offset=offset, **attributes, **own)
+                for offset, own in enumerate(components)
+            ]
+            return [self._add_job(world, job).job_id for job in made]
+
     def forget(self, job_id: str) -> None:
         """It leaves slurmctld, as after MinJobAge; accounting keeps it."""
         with self.world() as world:

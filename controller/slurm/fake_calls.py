@@ -10,7 +10,7 @@ from typing import Any
 from controller.errors import RefusalKind, SlurmRefused, SlurmTimeout, SlurmUnavailable, SlurmUnreadable
 from controller.slurm import fake_rules, fake_writes
 from controller.slurm.fake_rules import FakeOptions, refusal
-from controller.slurm.fake_world import Late, Store, World
+from controller.slurm.fake_world import FakeJob, Late, Store, World
 
 
 class FakeCalls:
@@ -101,9 +101,15 @@ class FakeCalls:
             fake_writes.delete_reservation(world, target, self._now())
 
     def _change_job(self, world: World, name: str, target: str, rest: list[Any]) -> None:
-        job, now = fake_rules.find_job(world, target), self._now()
-        if not self._admin and job.user != self._user:
-            raise refusal(RefusalKind.NOT_PERMITTED, target)
+        """A refusal for one component of a het job refuses the whole, and is known before anything is changed."""
+        for job in fake_rules.all_of(world, target):
+            if not self._admin and job.user != self._user:
+                raise refusal(RefusalKind.NOT_PERMITTED, target)
+        for job in fake_rules.all_of(world, target):
+            self._change_one(world, name, job, rest)
+
+    def _change_one(self, world: World, name: str, job: FakeJob, rest: list[Any]) -> None:
+        now = self._now()
         rules: dict[str, Callable[[], None]] = {
             "hold_job": lambda: fake_writes.hold(world, job, "JobHeldAdmin" if self._admin else "JobHeldUser", now),
             "release_job": lambda: fake_writes.release(world, job, now),

@@ -60,8 +60,15 @@ def find_job(world: World, job_id: str) -> FakeJob:
 
 def look_up(world: World, job_id: str) -> FakeJob | None:
     """By Slurm's spelling, or by the number inside the job."""
-    by_number = (job for job in world.jobs.values() if str(job.raw_id) == job_id)
-    return world.jobs.get(job_id) or next(by_number, None)
+    others = (job for job in world.jobs.values() if job_id in (str(job.raw_id), f"{job.het_job_id}+{job.het_offset}"))
+    return world.jobs.get(job_id) or next(others, None)
+
+
+def all_of(world: World, job_id: str) -> list[FakeJob]:
+    """What a write to this id touches: every component of a het job when it is named by its own number."""
+    job = find_job(world, job_id)
+    whole = job.het_job_id is not None and job_id == str(job.het_job_id)
+    return [each for each in world.jobs.values() if each.het_job_id == job.het_job_id] if whole else [job]
 
 
 def find_node(world: World, name: str) -> FakeNode:
@@ -115,10 +122,18 @@ def schedule(world: World, now: float, options: FakeOptions) -> None:
         if job.begin_time > now:
             job.reason = "BeginTime"
             continue
+        if job.het_job_id is not None and not _whole_may_start(world, job, now):
+            continue
         free = _free(world, job, now)
         job.reason = "" if len(free) >= job.num_nodes else "Resources"
         if not job.reason:
             _start(world, job, [*job.required, *(name for name in free if name not in job.required)], now, options)
+
+
+def _whole_may_start(world: World, job: FakeJob, now: float) -> bool:
+    """The components of a het job start together: none is held, completing or early."""
+    parts = [each for each in world.jobs.values() if each.het_job_id == job.het_job_id]
+    return not any(each.held or each.completing or each.begin_time > now for each in parts)
 
 
 def _completed(job: FakeJob, now: float, options: FakeOptions) -> None:
@@ -245,9 +260,10 @@ def kill_and_requeue(
 def take_down(world: World, node: FakeNode, now: float, options: FakeOptions) -> None:
     """DOWN kills all that runs there: what may be requeued is, the rest ends NODE_FAIL, whoever's it is."""
     node.down = True
-    for job in world.jobs.values():
-        if node.name in job.nodes and job.base == "RUNNING":
-            if job.requeue and job.batch:
-                kill_and_requeue(world, job, now, options, hold=False, why="NODE_FAIL")
-            else:
-                end(world, job, "NODE_FAIL", now, options)
+    hit = [job for job in world.jobs.values() if node.name in job.nodes and job.base == "RUNNING"]
+    whole = {job.het_job_id for job in hit if job.het_job_id is not None}
+    for job in [*hit, *(other for other in world.jobs.values() if other.het_job_id in whole and other not in hit)]:
+        if job.requeue and job.batch:
+            kill_and_requeue(world, job, now, options, hold=False, why="NODE_FAIL")
+        else:
+            end(world, job, "NODE_FAIL", now, options)

@@ -80,8 +80,6 @@ class FakeJob:
 
     @property
     def job_id(self) -> str:
-        if self.het_job_id is not None:
-            return f"{self.het_job_id}+{self.het_offset}"
         return str(self.raw_id) if self.array_job_id is None else f"{self.array_job_id}_{self.array_task_id}"
 
     @property

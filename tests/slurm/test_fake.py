@@ -315,3 +315,27 @@ def test_a_partition_that_is_down_starts_nothing_and_features_are_looked_at() ->
     partitions = slurm.read_cluster().partitions
     assert partitions["big"].nodes == ("big1",) and partitions["big"].starts_jobs
     assert partitions["train"].hidden and not partitions["train"].starts_jobs
+
+
+def test_a_het_job_is_requeued_held_and_started_whole_and_excludes_by_component() -> None:
+    """As seen on 22.05: the number names all components, `number+offset` one, and DOWN under one requeues all."""
+    clock = Clock()
+    slurm = made(clock)
+    slurm.add_nodes("gpu4")
+    leader, second = slurm.submit_het([{}, {}])
+    slurm.tick()
+    assert (leader, second) == ("1", "2") and job(slurm, f"{leader}+1").raw_id == 2
+    assert [part.het_job_offset for part in slurm.read_array(leader)] == [0, 1]
+    slurm.drain_node("gpu2", "relume: lost")
+    slurm.down_node("gpu2", "relume: lost")
+    clock.pass_time(2)
+    assert {job(slurm, part).restarts for part in (leader, second)} == {1}
+    slurm.hold_job(leader)
+    slurm.exclude_nodes(f"{leader}+1", ["gpu1"], start_time="now")
+    assert job(slurm, leader).excluded_nodes == () and job(slurm, second).excluded_nodes == ("gpu1",)
+    slurm.release_job(leader)
+    slurm.tick()
+    assert job(slurm, second).state.pending, "the other component is not due yet"
+    slurm.set_start_now(leader)
+    slurm.tick()
+    assert job(slurm, leader).nodes == ("gpu1",) and job(slurm, second).nodes == ("gpu3",)
