@@ -10,10 +10,10 @@ from typing import Any
 from worker_hooks.agent import network
 from worker_hooks.agent.hostnames import expand
 from worker_hooks.agent.identity import Identity, IdentityError, load_identity
-from worker_hooks.agent.placement import Placement
+from worker_hooks.agent.placement import Placement, PlacementError
 from worker_hooks.protocol.durable import encode_json, replace_file
-from worker_hooks.protocol.generations import mint, newest_of_job
-from worker_hooks.protocol.identity import is_run_id, new_run_id
+from worker_hooks.protocol.generations import mint, newest, newest_of_job
+from worker_hooks.protocol.identity import is_run_id, new_run_id, own_run_id
 from worker_hooks.protocol.manifest import Generation
 from worker_hooks.protocol.messages import MessageError
 
@@ -67,11 +67,11 @@ def find_run_id(
 ) -> str:
     """The run id of identity or environment, else one that stays the same when Slurm requeues this job."""
     if identity is not None:
-        return identity.run_id
-    given = environ.get("RELUME_RUN_ID")
-    if is_run_id(given):
-        return str(given)
-    return _bare_run_id(root, placement, wait)
+        found = identity.run_id_in(environ)
+        if found is None:
+            raise PlacementError(f"{identity.path} is an array's, but this is no task of one (SLURM_ARRAY_TASK_ID)")
+        return found
+    return own_run_id(environ) or _bare_run_id(root, placement, wait)
 
 
 def _bare_run_id(root: Path, placement: Placement, wait: "Waiter") -> str:
@@ -149,7 +149,9 @@ def job_key(placement: Placement) -> dict[str, Any]:
 
 
 def lead(run: Path, placement: Placement, plan: RankPlan, rendezvous: Mapping[str, Any], wait: Waiter) -> Generation:
-    """Mint the generation; storage that fails for a moment is asked again. Raises AttemptError."""
+    """Mint the generation; storage that fails for a moment is asked again. Raises AttemptError, PlacementError."""
+    if placement.het_size > 1:
+        _refuse_second_world(run, placement)
     problem: list[Exception] = []
 
     def attempt() -> Generation | None:
@@ -171,6 +173,23 @@ def lead(run: Path, placement: Placement, plan: RankPlan, rendezvous: Mapping[st
     if made is None:
         raise AttemptError(f"no generation could be minted in {run}: {problem[-1]}")
     return made  # type: ignore[no-any-return]
+
+
+def _refuse_second_world(run: Path, placement: Placement) -> None:
+    """A het job is one training job. A job step for each component would make two worlds of ranks under one run id,
+    and the second would end the first as superseded: say what to write instead."""
+    try:
+        held = newest(run)
+    except (OSError, MessageError):
+        return  # what cannot be read is the minting's to complain about
+    mine = job_key(placement)
+    if held is None or held.job == mine or {**held.job, "step_id": placement.step_id} != mine:
+        return
+    if set(held.nodes) != set(expand(placement.job.nodes)):
+        raise PlacementError(
+            f"this het job's ranks run on {','.join(held.nodes)} already: a het job is one training job, start all "
+            "of its ranks in one job step (srun --het-group=0,1 …)"
+        )
 
 
 def follow(run: Path, placement: Placement, plan: RankPlan, wait: Waiter) -> Generation:

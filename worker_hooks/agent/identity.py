@@ -2,13 +2,14 @@
 
 import json
 import os
+import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from worker_hooks.protocol.identity import is_run_id, token_digest
+from worker_hooks.protocol.identity import is_run_id, task_run_id, token_digest
 
 _REGISTERED = (
     "run_id",
@@ -16,6 +17,7 @@ _REGISTERED = (
     "user",
     "cluster",
     "slurm_job_id",
+    "array",
     "submitted_at",
     "argv",
     "script",
@@ -30,7 +32,8 @@ class IdentityError(ValueError):
 
 @dataclass
 class Identity:
-    """What one submission is known by. `path` is where it was read from or is to be written."""
+    """What one submission is known by. `path` is where it was read from or is to be written. `array`: the tasks as
+    sbatch was given them; each task is a training job of its own, all have this file."""
 
     run_id: str
     token: str
@@ -42,6 +45,7 @@ class Identity:
     registered: bool = False
     slurm_job_id: str | None = None
     cluster: str | None = None
+    array: str | None = None
     argv: list[str] | None = None
     script: str | None = None
     script_digest: str | None = None
@@ -52,7 +56,7 @@ class Identity:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         data = {"version": 1, **asdict(self)}
         del data["path"]
-        aside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        aside = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             json.dump(data, file, indent=1)
@@ -62,6 +66,13 @@ class Identity:
         """The body of `POST /api/v1/register`: the token's digest, never the token."""
         known = {name: getattr(self, name) for name in _REGISTERED}
         return {"protocol": 1, "token_sha256": token_digest(self.token), **known}
+
+    def run_id_in(self, environ: Mapping[str, str]) -> str | None:
+        """The run id of a job of this submission; None for an array's outside of a task."""
+        if self.array is None:
+            return self.run_id
+        task = environ.get("SLURM_ARRAY_TASK_ID", "")
+        return task_run_id(self.run_id, int(task)) if task.isdecimal() else None
 
 
 def load_identity(path: Path) -> Identity:
@@ -77,8 +88,9 @@ def load_identity(path: Path) -> Identity:
         raise IdentityError(f"{path}: {error}") from error
     if not isinstance(data, dict) or not is_run_id(data.get("run_id")) or not isinstance(data.get("token"), str):
         raise IdentityError(f"{path}: not an identity file")
-    if not isinstance(data.get("url"), str | None):
-        raise IdentityError(f"{path}: not an identity file: its url is no text")
+    for name in ("url", "array"):
+        if not isinstance(data.get(name), str | None):
+            raise IdentityError(f"{path}: not an identity file: its {name} is no text")
     known = {item.name for item in fields(Identity)} - {"path"}
     return Identity(path=path, **{key: value for key, value in data.items() if key in known})
 

@@ -7,6 +7,7 @@ works on a workstation.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from worker_hooks.protocol.identity import split_run_id
 from worker_hooks.protocol.messages import JobRef
 
 
@@ -24,6 +25,7 @@ class Placement:
     node_count: int
     step_id: str
     under_slurm: bool
+    het_size: int = 1
 
     @property
     def leads(self) -> bool:
@@ -42,12 +44,33 @@ def read_placement(environ: Mapping[str, str], hostname: str, user: str, pid: in
     node = environ.get("SLURMD_NODENAME") or hostname
     job = JobRef(
         cluster=environ.get("SLURM_CLUSTER_NAME", ""),
-        slurm_job_id=environ.get("SLURM_JOB_ID", f"local-{hostname}-{pid}"),
+        slurm_job_id=own_job_id(environ) or f"local-{hostname}-{pid}",
         restart_count=_number(environ, "SLURM_RESTART_COUNT", 0),
         user=user,
         nodes=environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or node,
     )
-    return Placement(job, node, index, node_count, environ.get("SLURM_STEP_ID", "0"), under_slurm)
+    step_id, het_size = environ.get("SLURM_STEP_ID", "0"), _number(environ, "SLURM_HET_SIZE", 1)
+    return Placement(job, node, index, node_count, step_id, under_slurm, het_size)
+
+
+def own_job_id(environ: Mapping[str, str]) -> str | None:
+    """This job as Slurm spells it: `36_3` for a task of an array (its SLURM_JOB_ID is another number, and 36 alone is
+    every task), the leader's number for a het job. None outside Slurm.
+
+    A job that a task submits inherits the task's SLURM_ARRAY_* (tried): what `relume sbatch` submitted as no array
+    knows by its run id that they are not its own.
+    """
+    array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+    if not (array and task) or _is_no_task(environ.get("RELUME_RUN_ID", "")):
+        return environ.get("SLURM_JOB_ID")
+    return f"{array}_{task}"
+
+
+def _is_no_task(run_id: str) -> bool:
+    try:
+        return split_run_id(run_id)[1] is None
+    except ValueError:
+        return False
 
 
 def default_ranks(environ: Mapping[str, str]) -> int:

@@ -76,7 +76,9 @@ class Registrar:
             if not self._failures:
                 self.say("this run is not registered and there is no API token (RELUME_API_TOKEN or config.json)")
             return self._try_posting()
-        self.identity.slurm_job_id = self.identity.slurm_job_id or self.slurm_job_id
+        # An array is registered as a whole, by whichever of its tasks comes first.
+        array, _, _ = self.slurm_job_id.partition("_")
+        self.identity.slurm_job_id = self.identity.slurm_job_id or (array if self.identity.array else self.slurm_job_id)
         self.identity.cluster = self.identity.cluster or self.cluster or None
         problem = register(self.identity, self.url, self.config.api_token, CALL_LIMIT_S)
         if problem is not None:

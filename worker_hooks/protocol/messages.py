@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from worker_hooks.protocol.identity import is_run_id
+from worker_hooks.protocol.identity import FORM, is_run_id
 
 PROTOCOL = 1
 MAX_BODY_BYTES = 1 << 20
@@ -266,7 +266,7 @@ def decode_message(data: object) -> Message:
     if source.integer("protocol") != PROTOCOL:
         raise MessageError("message.protocol", f"this controller speaks {PROTOCOL}; update the older side")
     if not is_run_id(source.data.get("run_id")):
-        raise MessageError("message.run_id", "expected tj- and 12 hex digits")
+        raise MessageError("message.run_id", f"expected {FORM}")
     job, agent = source.reader("job"), source.reader("agent")
     return Message(
         run_id=source.text("run_id"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker_hooks.protocol.identity import is_run_id
+from worker_hooks.protocol.identity import FORM, is_run_id, own_run_id, task_run_id
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ def read_settings(
 ) -> Settings:
     """Arguments win over the environment. Raises ValueError for a value that cannot be right."""
     folder = Path(root or environ.get("RELUME_CHECKPOINT_ROOT") or "relume-checkpoints").absolute()
-    name = run_id or environ.get("RELUME_RUN_ID") or _local_run_id(folder)
+    name = run_id or own_run_id(environ) or environ.get("RELUME_RUN_ID") or _local_run_id(folder, environ)
     if not is_run_id(name):
-        raise ValueError(f"run id {name!r} is not tj- and 12 hex digits")
+        raise ValueError(f"run id {name!r} is not of the form {FORM}")
     generation = environ.get("RELUME_GENERATION")
     run_dir = environ.get("RELUME_RUN_DIR")
     return Settings(
@@ -49,6 +49,8 @@ def read_settings(
     )
 
 
-def _local_run_id(root: Path) -> str:
-    """Without a wrapper the folder is the training job: the same root resumes the same run."""
-    return "tj-" + hashlib.sha256(str(root).encode()).hexdigest()[:12]
+def _local_run_id(root: Path, environ: Mapping[str, str]) -> str:
+    """Without a wrapper the folder is the training job: the same root resumes the same run, each task its own."""
+    base = "tj-" + hashlib.sha256(str(root).encode()).hexdigest()[:12]
+    task = environ.get("SLURM_ARRAY_TASK_ID", "")
+    return task_run_id(base, int(task)) if task.isdecimal() else base
