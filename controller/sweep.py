@@ -15,7 +15,7 @@ from controller.decision.propose import Proposal, propose
 from controller.errors import SlurmError
 from controller.ledger import LostRace, lease
 from controller.ledger.commit import Commit, commit
-from controller.ledger.upkeep import follow_attempts, follow_holds
+from controller.ledger.upkeep import follow_attempts, follow_exclusions, follow_holds
 from controller.models import Cluster
 from controller.site import Site
 from controller.snapshot import poll, probing
@@ -83,6 +83,7 @@ def _sweep(cluster: Cluster, site: Site) -> Swept:
         subjects, proposals, facts = _decide(cluster, site)
     _commit_all(cluster, subjects, proposals, facts, site, done)
     follow_holds(cluster, site.clock())
+    follow_exclusions(cluster, site.clock(), site.policy)
     recovery_clock.refresh(cluster, site.clock())
     return done
 

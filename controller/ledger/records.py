@@ -126,6 +126,8 @@ def _hold(incident: Incident, plan: actions.ActionPlan, now: float) -> None:
     NodeHold.objects.create(
         node=node,
         incident=incident,
+        machine=node.machine,
+        rebooted_at=node.rebooted_at,
         token=secrets.token_hex(6),
         reason=incident.summary,
         created_at=aware(now),
@@ -135,9 +137,11 @@ def _hold(incident: Incident, plan: actions.ActionPlan, now: float) -> None:
 
 def _exclusions(incident: Incident, plan: actions.ActionPlan, policy: Policy, now: float) -> None:
     for name in plan.params["exclude"]:
+        node = _node(incident.cluster, name)
         Exclusion.objects.create(
             training_job=incident.training_job,
-            node=_node(incident.cluster, name),
+            node=node,
+            machine=node.machine,
             incident=incident,
             reason=incident.summary,
             created_at=aware(now),
