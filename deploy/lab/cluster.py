@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from deploy.lab import daemons, making, network, processes, slurm
+from deploy.lab import accounting, daemons, filler, full_files, kernel_log, making, network, processes, slurm, switches
 from deploy.lab.errors import LabError
 from deploy.lab.running import wait_for
 from deploy.lab.state import Node, State, load, locked, read
@@ -30,10 +30,13 @@ class Lab:
         *,
         nodes: int = 4,
         loopback: bool = False,
-        kill_wait: int = 30,
+        full: bool = False,
+        kill_wait: int | None = None,
         keep: bool = False,
     ) -> Lab:
-        state = making.up(directory, nodes=nodes, loopback=loopback, kill_wait=kill_wait, keep=keep)
+        """`full`: with accounting, the users of every rank, and the partitions that preempt and hide."""
+        wish = making.Wish(nodes=nodes, loopback=loopback, full=full, kill_wait=kill_wait)
+        state = making.up(directory, wish, keep=keep)
         return cls(state.path)
 
     def down(self) -> None:
@@ -61,7 +64,7 @@ class Lab:
 
     @property
     def env(self) -> dict[str, str]:
-        return {"SLURM_CONF": self.conf}
+        return self.state.env
 
     def run(
         self,
@@ -74,7 +77,7 @@ class Lab:
         cwd: str | Path | None = None,
         on: str | int | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command as a lab user (`owner`, `controller`, `web`, `root`), on the controller's host or a node."""
+        """Run a command as a lab user (`owner`, `controller`, ..., `root`), on the controller's host or a node."""
         self.state = read(self.dir)
         node = None if on is None else self.state.node(on)
         return slurm.run_as(
@@ -118,6 +121,8 @@ class Lab:
             node = state.node(which)
             if state.network:
                 network.set_node_links(state, node, up=True)
+            if node.host_died:
+                kernel_log.clear(node)
             if not processes.is_alive(node.slurmd):
                 daemons.start_slurmd(state, node)
 
@@ -133,7 +138,7 @@ class Lab:
     def stop_slurmctld(self) -> None:
         """SIGKILL: Slurm refuses every question until `start_slurmctld`."""
         with self._changing() as state:
-            daemons.stop_slurmctld(state)
+            daemons.stop(state, "slurmctld")
 
     def start_slurmctld(self) -> None:
         with self._changing() as state:
@@ -145,12 +150,68 @@ class Lab:
         with self._changing() as state:
             daemons.freeze(state, "slurmctld", frozen=frozen)
 
+    def stop_slurmdbd(self) -> None:
+        """SIGKILL: accounting is away; slurmctld goes on with what it knows."""
+        with self._changing() as state:
+            daemons.stop(state, "slurmdbd")
+
+    def start_slurmdbd(self) -> None:
+        with self._changing() as state:
+            if not processes.is_alive(state.daemons["slurmdbd"]):
+                accounting.start_slurmdbd(state)
+
+    def freeze_slurmdbd(self, frozen: bool = True) -> None:
+        with self._changing() as state:
+            daemons.freeze(state, "slurmdbd", frozen=frozen)
+
+    # Signs and circumstances.
+
+    def xid(
+        self, which: str | int, code: str | int, *, gpu: int = 0, pid: int | None = None, name: str = "python3"
+    ) -> str:
+        """The NVIDIA driver's line in the node's kernel log (`node.kernel_log`); its text is returned."""
+        with self._changing() as state:
+            return kernel_log.xid(state.node(which), code, gpu=gpu, pid=pid, name=name)
+
+    def fill(self, jobs: int = 4, *, seconds: int = 20) -> None:
+        """From now on the other user has `jobs` jobs waiting, each for a whole node and `seconds` long."""
+        with self._changing() as state:
+            filler.start(state, jobs=jobs, seconds=seconds)
+
+    def stop_filling(self) -> None:
+        with self._changing() as state:
+            filler.stop(state)
+
+    def configure(self, **settings: str | None) -> None:
+        """Replace lines of slurm.conf and reconfigure; None gives a line back its value at `up`."""
+        with self._changing() as state:
+            changed = {**state.settings, **settings}
+            switches.configure(state, {name: value for name, value in changed.items() if value is not None})
+
+    def set_kill_wait(self, seconds: int | None) -> None:
+        """Seconds between SIGTERM and SIGKILL (slurmd waits at least 5); None: Slurm's own, 30."""
+        self.configure(KillWait=str(making.SLURMS_KILL_WAIT if seconds is None else seconds))
+
+    def private_data(self, *words: str) -> None:
+        """Slurm's PrivateData, for example ("jobs", "nodes"); without a word everybody sees everything."""
+        self.configure(PrivateData=",".join(words) or None)
+
+    def job_requeue(self, default: bool | int) -> None:
+        """Slurm's JobRequeue: whether jobs that do not say so may be requeued."""
+        self.configure(JobRequeue=str(int(default)))
+
+    def max_batch_requeue(self, count: int | None) -> None:
+        """Requeues by Slurm until it holds a job; refused where this Slurm has no such setting."""
+        self.configure(MaxBatchRequeue=None if count is None else str(count))
+
     # Back to quiet.
 
     def heal(self, *, seconds: float = 60) -> None:
-        """Everything repaired, no job left, no reservation, every node idle."""
+        """Everything repaired, no job left, no reservation, every setting as it came up, every node idle."""
         self._repair()
         wait_for("slurmctld answers", lambda: bool(self.node_states()), seconds=30)
+        if self.state.settings:
+            self.configure(**dict.fromkeys(self.state.settings))
         self._end_jobs()
         wait_for("no job is left and every node is idle", self._is_quiet, seconds=seconds, every=0.3)
 
@@ -177,6 +238,9 @@ class Lab:
         for name in self.state.daemons:
             if processes.is_alive(self.state.daemons[name]):
                 self._thaw(name)
+        self.stop_filling()
+        if self.state.full:
+            self.start_slurmdbd()
         self.start_slurmctld()
         if self.state.network:
             self.restore_controller()
@@ -190,13 +254,19 @@ class Lab:
     def _end_jobs(self) -> None:
         if found := slurm.jobs(self.state):
             self.run("scancel", *found, user="controller", check=False)
-        uid = processes.lab_uids(self.state)
-        # Not after KillWait: a task that ignores SIGTERM would hold its node for half a minute.
+        self._hurry()
+
+    def _hurry(self) -> None:
+        """End what jobs and epilogs run: a task that ignores SIGTERM would hold its node for all of KillWait."""
+        uids = processes.lab_uids(self.state)
         for node in self.nodes:
-            for pid in processes.of_users(processes.on_node(self.state, node), uid):
+            for pid in processes.of_users(processes.on_node(self.state, node), uids):
                 processes.kill(pid)
+        for pid in processes.marked(full_files.EPILOG_MARK, self.state.id):
+            processes.kill(pid)
 
     def _is_quiet(self) -> bool:
+        self._hurry()
         for line in self.run("scontrol", "show", "res", "-o", user="controller", check=False).stdout.splitlines():
             if line.startswith("ReservationName="):
                 name = line.split()[0].partition("=")[2]

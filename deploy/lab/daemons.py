@@ -1,4 +1,4 @@
-"""munged, slurmctld and one slurmd per node: started, written down, waited for."""
+"""munged, slurmctld and one slurmd per node: started, written down, waited for. accounting.py has the full lab's."""
 
 from __future__ import annotations
 
@@ -27,19 +27,18 @@ def start_munged(state: State) -> None:
         "munged", "--foreground", "--num-threads=2", f"--socket={munge_socket(state)}", f"--key-file={d}/key",
         f"--log-file={d}/log", f"--pid-file={d}/pid", f"--seed-file={d}/seed",
     ]  # fmt: skip
-    _start(state, "munged", argv, user=state.users["munge"])
-    wait_for("munged's socket", lambda: _answers_unix(munge_socket(state)), seconds=15)
+    start(state, "munged", argv, user=state.users["munge"])
+    wait_for("munged's socket", lambda: answers_unix(munge_socket(state)), seconds=15)
 
 
 def start_slurmctld(state: State) -> None:
-    _start(state, "slurmctld", ["slurmctld", "-D", "-f", state.slurm_conf], user=state.users["controller"])
+    start(state, "slurmctld", ["slurmctld", "-D", "-f", state.slurm_conf], user=state.users["controller"])
 
 
-def stop_slurmctld(state: State) -> None:
+def stop(state: State, name: str) -> None:
     """SIGKILL: nothing is told, as when its host dies."""
-    if processes.is_alive(state.daemons.get("slurmctld")):
-        pid = state.daemons["slurmctld"].pid
-        processes.end_all(lambda: [pid] if processes.is_alive(state.daemons["slurmctld"]) else [])
+    daemon = state.daemons.get(name)
+    processes.end_all(lambda: [daemon.pid] if daemon and processes.is_alive(daemon) else [])
 
 
 def start_slurmd(state: State, node: Node) -> None:
@@ -49,7 +48,7 @@ def start_slurmd(state: State, node: Node) -> None:
     if node.netns:
         inside = ["unshare", "--uts", "--mount", "--propagation", "slave", "sh", "-ec", AS_HOST, "sh"]
         argv = ["ip", "netns", "exec", node.netns, *inside, node.name, state.dir, *argv]
-    node.slurmd = _spawn(state, f"slurmd-{node.name}", argv, env={"RELUME_LAB_NODE": node.name})
+    node.slurmd = spawn_marked(state, f"slurmd-{node.name}", argv, env={"RELUME_LAB_NODE": node.name})
     node.host_died = False
     state.save()
 
@@ -86,19 +85,21 @@ def freeze(state: State, name: str, *, frozen: bool) -> None:
     os.kill(state.daemons[name].pid, signal.SIGSTOP if frozen else signal.SIGCONT)
 
 
-def _start(state: State, name: str, argv: list[str], *, user: str) -> None:
-    state.daemons[name] = _spawn(state, name, argv, user=user)
+def start(state: State, name: str, argv: list[str], *, user: str, env: dict[str, str] | None = None) -> None:
+    """One of the daemons on the controller's host."""
+    state.daemons[name] = spawn_marked(state, name, argv, user=user, env=env)
     state.save()
 
 
-def _spawn(
+def spawn_marked(
     state: State, name: str, argv: list[str], *, env: dict[str, str] | None = None, user: str | None = None
 ) -> Process:
-    marks = {DAEMON_MARK: state.dir, "SLURM_CONF": state.slurm_conf, **(env or {})}
+    """Start a program so that `down` finds it, and whatever it starts, even if it is never written down."""
+    marks = {DAEMON_MARK: state.dir, "PATH": state.search_path, "SLURM_CONF": state.slurm_conf, **(env or {})}
     return processes.start_of(spawn(argv, log=state.path / "log" / f"{name}.out", env=marks, user=user))
 
 
-def _answers_unix(path: str) -> bool:
+def answers_unix(path: str) -> bool:
     with socket.socket(socket.AF_UNIX) as trial:
         try:
             trial.connect(path)

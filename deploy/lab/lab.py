@@ -51,13 +51,15 @@ def _parser() -> argparse.ArgumentParser:
     up = command("up", _up, "make a lab and wait until every node is idle")
     up.add_argument("--nodes", type=int, default=4)
     up.add_argument("--loopback", action="store_true", help="without namespaces: less can be shown")
-    up.add_argument("--kill-wait", type=int, default=30, metavar="S", help="Slurm's KillWait (default: 30, Slurm's)")
+    up.add_argument("--full", action="store_true", help="with accounting, more users and more partitions")
+    up.add_argument("--kill-wait", type=int, metavar="S", help="Slurm's KillWait (default: 30, Slurm's; --full: 5)")
     up.add_argument("--json", action="store_true", help="print lab.json on one line, last")
     up.add_argument("--keep", action="store_true", help="leave a lab that did not come up, to look at it")
     command("down", _down, "remove the lab and everything it made")
     status = command("status", _status, "what the lab is and how it does")
     status.add_argument("--json", action="store_true")
     _add_node_commands(command)
+    _add_circumstances(command)
     command("cut-controller", lambda a: _lab(a).cut_controller(), "no node and the controller's host reach each other")
     command("restore-controller", lambda a: _lab(a).restore_controller(), "undo cut-controller")
     return parser
@@ -77,6 +79,22 @@ def _add_node_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
             sub.add_argument("--link", choices=("both", "management", "training"), default="both")
 
 
+def _add_circumstances(command: Callable[..., argparse.ArgumentParser]) -> None:
+    xid = command("xid", _xid, "the NVIDIA driver reports an error in a node's kernel log")
+    xid.add_argument("node", help="name or number: gpu2 or 2")
+    xid.add_argument("code", help="the Xid, for example 79")
+    xid.add_argument("--gpu", type=int, default=0, help="which of the node's GPUs (default: 0)")
+    xid.add_argument("--pid", type=int, help="the process that the line names (default: none)")
+    fill = command("fill", _fill, "another user's jobs wait for every node, from now on")
+    fill.add_argument("--jobs", type=int, default=4, help="how many wait at any time (default: 4)")
+    fill.add_argument("--seconds", type=int, default=20, help="how long each of them runs (default: 20)")
+    fill.add_argument("--stop", action="store_true", help="no more, and cancel those that are there")
+    kill_wait = command("kill-wait", _kill_wait, "change KillWait on the running lab")
+    kill_wait.add_argument("seconds", type=_seconds_or_default, help="a number, or `default` for Slurm's own")
+    settings = command("set", _set, "change lines of slurm.conf on the running lab")
+    settings.add_argument("setting", nargs="+", type=_setting, help="NAME=VALUE; NAME= as it came up")
+
+
 def _lab(arguments: argparse.Namespace) -> Lab:
     return Lab(find(arguments.dir))
 
@@ -86,6 +104,7 @@ def _up(arguments: argparse.Namespace) -> None:
         Path(arguments.dir) if arguments.dir else None,
         nodes=arguments.nodes,
         loopback=arguments.loopback,
+        full=arguments.full,
         kill_wait=arguments.kill_wait,
         keep=arguments.keep,
     )
@@ -96,7 +115,40 @@ def _up(arguments: argparse.Namespace) -> None:
         return
     print(f"{lab.dir}: Slurm {lab.state.slurm_version}, nodes {' '.join(lab.names)} idle")
     print(f"  export SLURM_CONF={lab.conf}")
+    if lab.state.full:
+        print("  " + ", ".join(f"{role} {lab.users[role]}" for role in ("other", "operator", "administrator")))
     print(f"  jobs as {lab.users['owner']}, SlurmUser {lab.users['controller']}; nodes reach {lab.management_host}")
+
+
+def _xid(arguments: argparse.Namespace) -> None:
+    print(_lab(arguments).xid(arguments.node, arguments.code, gpu=arguments.gpu, pid=arguments.pid))
+
+
+def _fill(arguments: argparse.Namespace) -> None:
+    lab = _lab(arguments)
+    if arguments.stop:
+        lab.stop_filling()
+    else:
+        lab.fill(arguments.jobs, seconds=arguments.seconds)
+
+
+def _kill_wait(arguments: argparse.Namespace) -> None:
+    _lab(arguments).set_kill_wait(arguments.seconds)
+
+
+def _seconds_or_default(text: str) -> int | None:
+    return None if text == "default" else int(text)
+
+
+def _set(arguments: argparse.Namespace) -> None:
+    _lab(arguments).configure(**dict(arguments.setting))
+
+
+def _setting(text: str) -> tuple[str, str | None]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value or None
 
 
 def _down(arguments: argparse.Namespace) -> None:

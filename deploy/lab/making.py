@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from deploy.lab import daemons, network, processes, rights, slurm_files, users
+from deploy.lab import accounting, daemons, network, processes, rights, slurm_files, users
 from deploy.lab.errors import LabError, MissingRight
 from deploy.lab.running import run, wait_for
 from deploy.lab.slurm import node_states
@@ -16,19 +16,35 @@ from deploy.lab.state import Node, Process, State, fresh_directory, lab_id, load
 
 MACHINE_LOCK = Path("/run")  # a directory's lock leaves no file behind
 MAX_NODES = 64
+SLURMS_KILL_WAIT = 30
+SHORT_KILL_WAIT = 5  # slurmd waits no shorter
 
 
-def up(
-    directory: Path | None = None, *, nodes: int = 4, loopback: bool = False, kill_wait: int = 30, keep: bool = False
-) -> State:
+@dataclass(frozen=True)
+class Wish:
+    """What `up` is asked for. `kill_wait` None: Slurm's own in the plain lab, a short one in the full lab."""
+
+    nodes: int = 4
+    loopback: bool = False
+    full: bool = False
+    kill_wait: int | None = None
+
+    @property
+    def seconds_before_sigkill(self) -> int:
+        if self.kill_wait is not None:
+            return self.kill_wait
+        return SHORT_KILL_WAIT if self.full else SLURMS_KILL_WAIT
+
+
+def up(directory: Path | None, wish: Wish, *, keep: bool = False) -> State:
     """Make a lab and return its state; on any failure say why, and leave nothing behind unless `keep`."""
-    rights.check(loopback=loopback)
-    if not 1 <= nodes <= MAX_NODES:
-        raise LabError(f"--nodes {nodes}: from 1 to {MAX_NODES}")
+    rights.check(loopback=wish.loopback, full=wish.full)
+    if not 1 <= wish.nodes <= MAX_NODES:
+        raise LabError(f"--nodes {wish.nodes}: from 1 to {MAX_NODES}")
     directory = _new_directory(directory)
     try:
         with locked(directory / "lab.lock", hand_down=True):
-            return _make(directory, nodes, loopback=loopback, kill_wait=kill_wait)
+            return _make(directory, wish)
     except BaseException:
         if not keep and not _is_foreign(directory):
             down(directory)
@@ -81,46 +97,55 @@ def wait_until_idle(state: State, *, seconds: float = 90) -> None:
         raise LabError(f"{error}: {words}\n{_tails(state, 'slurmctld', f'slurmd-{late[0]}')}") from None
 
 
-def _make(directory: Path, count: int, *, loopback: bool, kill_wait: int) -> State:
+def _make(directory: Path, wish: Wish) -> State:
     with locked(MACHINE_LOCK):
-        state = _plan(directory, count, loopback=loopback, kill_wait=kill_wait)
+        state = _plan(directory, wish)
         state.save()
         users.create(state)
         if state.network:
             network.create(state)
     slurm_files.write(state)
     daemons.start_munged(state)
+    if state.full:
+        accounting.make(state)
     daemons.start_slurmctld(state)
     for node in state.nodes:
         daemons.start_slurmd(state, node)
     wait_until_idle(state)
+    if state.full:
+        accounting.wait_until_registered(state)
     state.phase, state.up = "up", None
     state.save()
     return state
 
 
-def _plan(directory: Path, count: int, *, loopback: bool, kill_wait: int) -> State:
+def _plan(directory: Path, wish: Wish) -> State:
     """Everything the lab will be, with every name in it; nothing is made yet but the directory."""
     the_id = lab_id(directory)
     version = "{}.{:02}".format(*rights.slurm_version())
-    if loopback:
-        net, nodes, host = None, _loopback_nodes(count), "127.0.0.1"
+    if wish.loopback:
+        net, nodes, host = None, _loopback_nodes(wish.nodes), "127.0.0.1"
     else:
-        net, nodes, host = network.plan(the_id, count)
+        net, nodes, host = network.plan(the_id, wish.nodes)
         net = replace(net, made_netns_mount=network.owns_netns_mount())
+    for node in nodes:
+        node.kernel_log = f"{directory}/kernel/{node.name}"
     port = daemons.free_port("0.0.0.0", {node.slurmd_port for node in nodes})
     state = State(
         id=the_id,
         dir=str(directory),
-        mode="loopback" if loopback else "netns",
+        mode="loopback" if wish.loopback else "netns",
         slurm_version=version,
         cluster=f"lab{the_id}",
         slurmctld_port=port,
-        kill_wait=kill_wait,
+        kill_wait=wish.seconds_before_sigkill,
         management_host=host,
-        users=users.names(the_id),
+        users=users.names(the_id, full=wish.full),
         nodes=nodes,
         network=net,
+        full=wish.full,
+        slurmdbd_port=daemons.free_port("0.0.0.0", {port, *(node.slurmd_port for node in nodes)}) if wish.full else 0,
+        slurm_path=rights.slurm_path(),
         up=processes.start_of(os.getpid()),
     )
     foreign = users.taken(state) + network.taken(state)

@@ -158,6 +158,16 @@ def of_users(pids: Iterable[int], uids: set[int]) -> list[int]:
     return [seen.pid for seen in survey() if seen.pid in wanted and seen.uids & uids]
 
 
+def marked(name: str, value: str) -> list[int]:
+    """Every live process with this in its environment."""
+    return [seen.pid for seen in survey() if seen.marked(name, value)]
+
+
+def tree(root: Process) -> list[int]:
+    """The process and its descendants; [] once it is gone."""
+    return with_descendants(survey(), lambda seen: (seen.pid, seen.start) == (root.pid, root.start))
+
+
 def netns_of(name: str | None) -> tuple[int, int] | None:
     """Device and inode of a named namespace; None when there is none (or only its empty file, after a crash)."""
     try:
@@ -171,7 +181,11 @@ def netns_of(name: str | None) -> tuple[int, int] | None:
 
 
 def _recorded(state: State) -> list[Process]:
-    return [*state.daemons.values(), *(node.slurmd for node in state.nodes if node.slurmd)]
+    return [
+        *state.daemons.values(),
+        *([state.filler] if state.filler else []),
+        *(node.slurmd for node in state.nodes if node.slurmd),
+    ]
 
 
 def _look(pid: int, spared: set[int]) -> Seen | None:

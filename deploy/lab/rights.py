@@ -27,6 +27,13 @@ PROGRAMS = {
     "userdel": "passwd",
     "groupdel": "passwd",
 }
+FULL_PROGRAMS = {
+    "slurmdbd": "slurmdbd",
+    "sacctmgr": "slurm-client",
+    "mariadbd": "mariadb-server-core",
+    "mariadb-install-db": "mariadb-server-core",
+    "my_print_defaults": "mariadb-client-core",  # mariadb-install-db starts with it
+}
 # What is tried, the right it needs, in the order in which a reader can act on it.
 NAMESPACE_TRIALS = (
     (["unshare", "--net", "true"], "CAP_SYS_ADMIN (making a network namespace)"),
@@ -40,10 +47,11 @@ NAMESPACE_TRIALS = (
 )
 
 
-def check(*, loopback: bool) -> None:
+def check(*, loopback: bool, full: bool = False) -> None:
     """Raise `MissingRight` naming the first right or program that is missing, and what to do about it."""
     check_root()
-    missing = {name: package for name, package in PROGRAMS.items() if not shutil.which(name, path=PATH)}
+    programs, path = {**PROGRAMS, **(FULL_PROGRAMS if full else {})}, f"{slurm_path()}:{PATH}"
+    missing = {name: package for name, package in programs.items() if not shutil.which(name, path=path)}
     if missing:
         packages = ", ".join(sorted(set(missing.values())))
         raise MissingRight(f"missing programs: {', '.join(missing)} (packages {packages}). To install them, {INSTALL}")
@@ -78,10 +86,29 @@ def _check_namespaces() -> None:
             ) from None
 
 
+def slurm_path() -> str:
+    """The folders of the caller's Slurm when it is not the system's: what its PATH finds first is what the lab runs."""
+    first = f"{os.environ.get('PATH', '')}:{PATH}"
+    found = [shutil.which(name, path=first) for name in ("slurmctld", "sinfo")]
+    folders = {str(Path(name).parent): None for name in found if name}
+    return ":".join(folders) if set(folders) - set(PATH.split(":")) else ""
+
+
 def slurm_version() -> tuple[int, int]:
-    """(22, 5) for 22.05. Slurm's daemons and commands on one machine are of one version."""
-    words = run(["slurmctld", "-V"]).stdout
+    """(22, 5) for 22.05. `LabError` when daemons and commands are of two versions: half of a Slurm is on the PATH."""
+    with tempfile.TemporaryDirectory(prefix="relume-trial-") as folder:
+        conf = Path(folder) / "slurm.conf"  # without one the commands tell nothing, not even their version
+        conf.write_text("ClusterName=x\nSlurmctldHost=x\n")
+        said = {name: _version(name, conf) for name in ("slurmctld", "sinfo")}
+    if said["slurmctld"] != said["sinfo"]:
+        raise LabError(f"PATH mixes two versions of Slurm: {said}. Put both its bin and its sbin in front")
+    return said["slurmctld"]
+
+
+def _version(program: str, conf: Path) -> tuple[int, int]:
+    found_at = shutil.which(program, path=f"{slurm_path()}:{PATH}") or program
+    words = run(["env", f"SLURM_CONF={conf}", found_at, "-V"]).stdout
     found = re.search(r"(\d+)\.(\d+)", words)
     if not found:
-        raise LabError(f"slurmctld -V said {words.strip()!r}: no version in it")
+        raise LabError(f"{program} -V said {words.strip()!r}: no version in it")
     return int(found[1]), int(found[2])

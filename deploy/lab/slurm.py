@@ -10,7 +10,6 @@ from pathlib import Path
 
 from deploy.lab import processes
 from deploy.lab.errors import LabError
-from deploy.lab.running import PATH
 from deploy.lab.state import Node, State
 
 
@@ -26,13 +25,13 @@ def run_as(
     cwd: str | Path | None = None,
     node: Node | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `argv` with the lab's SLURM_CONF as `user`: a role (owner, controller, web), or "root".
+    """Run `argv` with the lab's SLURM_CONF as `user`: a role (owner, controller, ...), or "root".
 
     `node`: on that node instead of the controller's host. `check`: a failure or a time-out is a `LabError`.
     """
     account = pwd.getpwnam(state.users.get(user, user))
     full = {
-        "PATH": PATH, "LC_ALL": "C.UTF-8", "SLURM_CONF": state.slurm_conf, "SHELL": "/bin/sh",
+        "PATH": state.search_path, "LC_ALL": "C.UTF-8", "SLURM_CONF": state.slurm_conf, "SHELL": "/bin/sh",
         "HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name, **(env or {}),
     }  # fmt: skip
     command = [*_enter(node), *_become(account), *argv]

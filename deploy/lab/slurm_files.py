@@ -1,4 +1,4 @@
-"""The lab's Slurm configuration: an ordinary site's defaults.
+"""The lab's Slurm configuration: an ordinary site's defaults (what the full lab adds is in full_files.py).
 
 Nothing here makes recovery faster than Slurm's own defaults would (SlurmdTimeout, KillWait, the scheduler's
 intervals, MinJobAge): what the lab shows is not a tuned Slurm.
@@ -10,7 +10,9 @@ import os
 import shutil
 import socket
 import stat
+from pathlib import Path
 
+from deploy.lab import full_files
 from deploy.lab.state import State
 
 GPUS = 8
@@ -19,6 +21,14 @@ MEMORY_MB = 64000
 
 
 def slurm_conf(state: State) -> str:
+    """The file's text; `state.settings` replace lines of the same name, or come on top."""
+    text = _plain_conf(state) + (full_files.slurm_conf_lines(state) if state.full else "")
+    changed = {name.lower() for name in state.settings}
+    kept = [line for line in text.splitlines() if line.partition("=")[0].lower() not in changed]
+    return "\n".join([*kept, *(f"{name}={value}" for name, value in state.settings.items())]) + "\n"
+
+
+def _plain_conf(state: State) -> str:
     d, host = state.dir, socket.gethostname().split(".")[0]
     return f"""ClusterName={state.cluster}
 SlurmctldHost={host}({state.management_host})
@@ -46,7 +56,7 @@ ReturnToService=2
 SlurmdTimeout=300
 KillWait={state.kill_wait}
 {_node_lines(state)}
-PartitionName=train Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=train Nodes=ALL Default=YES MaxTime=INFINITE State=UP{full_files.TRAIN if state.full else ""}
 """
 
 
@@ -56,13 +66,15 @@ def munge_socket(state: State) -> str:
 
 def write(state: State) -> None:
     """Everything Slurm reads, and the folders it writes. The users must exist."""
-    for name in ("log", "spool", "dev"):
+    for name in ("log", "spool", "dev", "kernel"):
         (state.path / name).mkdir()
+    for node in state.nodes:
+        Path(node.kernel_log).touch(mode=0o600)  # as on a host with dmesg_restrict
     for name, role in (("munge", "munge"), ("slurmctld", "controller")):
         _owned_folder(state, name, role, 0o755 if name == "munge" else 0o700)
     for number in range(GPUS):
         os.mknod(state.path / "dev" / f"gpu{number}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
-    _write(state, "slurm.conf", slurm_conf(state))
+    write_slurm_conf(state)
     _write(state, "cgroup.conf", f"CgroupPlugin={_cgroup_plugin(state)}\n")
     _write(state, "gres.conf", _gres_conf(state))
     _write(state, "hosts", _hosts(state))
@@ -73,6 +85,14 @@ def write(state: State) -> None:
     key.touch(mode=0o600)
     key.write_bytes(os.urandom(128))
     shutil.chown(key, state.users["munge"])
+    if state.full:
+        full_files.write(state)
+
+
+def write_slurm_conf(state: State) -> None:
+    """At once or not at all: a daemon may be reading it."""
+    _write(state, ".slurm.conf.new", slurm_conf(state))
+    (state.path / ".slurm.conf.new").replace(state.slurm_conf)
 
 
 def _node_lines(state: State) -> str:

@@ -43,6 +43,7 @@ class Node:
     netns: str | None
     port_management: str  # the switch's end of eth0 and of eth1; "" in loopback mode
     port_training: str
+    kernel_log: str = ""  # records as /dev/kmsg gives them
     host_died: bool = False  # the next slurmd reports a reboot
     slurmd: Process | None = None
 
@@ -69,9 +70,14 @@ class State:
     users: dict[str, str]
     nodes: list[Node]
     network: Network | None
+    full: bool = False  # accounting, more users and partitions: README.md
+    slurmdbd_port: int = 0
+    slurm_path: str = ""  # folders of a Slurm that is not the system's, for the front of PATH
+    settings: dict[str, str] = field(default_factory=dict)  # lines of slurm.conf that replace the lab's own
     phase: str = "starting"  # starting, up, stopping
     up: Process | None = None
     daemons: dict[str, Process] = field(default_factory=dict)
+    filler: Process | None = None
     format: int = FORMAT
 
     @property
@@ -81,6 +87,16 @@ class State:
     @property
     def slurm_conf(self) -> str:
         return f"{self.dir}/slurm.conf"
+
+    @property
+    def search_path(self) -> str:
+        """PATH for whatever is started in this lab."""
+        return f"{self.slurm_path}:{running.PATH}" if self.slurm_path else running.PATH
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What a program needs to reach this lab's Slurm."""
+        return {"SLURM_CONF": self.slurm_conf, **({"PATH": self.search_path} if self.slurm_path else {})}
 
     def node(self, which: str | int) -> Node:
         """A node by name (`gpu2`) or number (`2`)."""
@@ -93,7 +109,7 @@ class State:
         """The file's content: the fields, and what a reader would otherwise derive from them."""
         derived = {
             "slurm_conf": self.slurm_conf,
-            "env": {"SLURM_CONF": self.slurm_conf},
+            "env": self.env,
             "log_dir": f"{self.dir}/log",
             "homes": {role: f"{self.dir}/home/{role}" for role in self.users},
         }
@@ -113,10 +129,11 @@ def load(directory: Path) -> State | None:
         return None
     if raw.get("format") != FORMAT:
         raise LabError(f"{directory}/lab.json: format {raw.get('format')!r}, this lab.py reads {FORMAT}")
-    known = {name: raw[name] for name in State.__dataclass_fields__}
+    known = {name: raw[name] for name in State.__dataclass_fields__ if name in raw}
     known["nodes"] = [Node(**{**n, "slurmd": _process(n["slurmd"])}) for n in raw["nodes"]]
     known["network"] = Network(**raw["network"]) if raw["network"] else None
     known["up"] = _process(raw["up"])
+    known["filler"] = _process(raw.get("filler"))
     known["daemons"] = {name: Process(**p) for name, p in raw["daemons"].items()}
     return State(**known)
 

@@ -4,6 +4,13 @@ controller   SlurmUser: the only ordinary user whom Slurm lets hold, drain and r
 web          the controller's group, no Slurm rights: the web process
 owner        submits the jobs
 munge        runs munged and alone can read its key
+
+and in the full lab, where accounting knows them all:
+
+other          another user, with jobs of its own
+operator       AdminLevel=Operator: may hold, requeue and cancel anybody's jobs
+administrator  AdminLevel=Administrator: may change nodes and reservations too
+database       runs MariaDB and alone can read its files
 """
 
 from __future__ import annotations
@@ -19,12 +26,18 @@ from deploy.lab.errors import LabError
 from deploy.lab.running import run
 from deploy.lab.state import State
 
-ROLES = ("controller", "web", "owner", "munge")
+STEMS = {"controller": "relume", "web": "relume-web", "owner": "ada", "munge": "relume-munge"}
+FULL_STEMS = {
+    **STEMS,
+    "other": "bob",
+    "operator": "operator",
+    "administrator": "administrator",
+    "database": "relume-db",
+}
 
 
-def names(lab_id: str) -> dict[str, str]:
-    stems = {"controller": "relume", "web": "relume-web", "owner": "ada", "munge": "relume-munge"}
-    return {role: f"{stems[role]}-{lab_id}" for role in ROLES}
+def names(lab_id: str, *, full: bool = False) -> dict[str, str]:
+    return {role: f"{stem}-{lab_id}" for role, stem in (FULL_STEMS if full else STEMS).items()}
 
 
 def taken(state: State) -> list[str]:
@@ -36,7 +49,7 @@ def taken(state: State) -> list[str]:
 def create(state: State) -> None:
     homes = state.path / "home"
     homes.mkdir()
-    for role in ROLES:
+    for role in state.users:
         group = ["--gid", state.users["controller"]] if role == "web" else ["--user-group"]
         home = homes / role
         _account("useradd", "--system", *group, "--no-create-home", "--home-dir", str(home), "--shell", "/bin/sh",
@@ -46,11 +59,11 @@ def create(state: State) -> None:
 
 def remove(state: State) -> None:
     # The web user first: while it is there, the controller's group cannot go.
-    for role in sorted(ROLES, key=lambda r: r != "web"):
+    for role in sorted(state.users, key=lambda r: r != "web"):
         if _exists(pwd.getpwnam, state.users[role]):
             # Forced: a container may have processes of the same number, which are none of the user's.
             _account("userdel", "--force", state.users[role])
-    for role in ROLES:
+    for role in state.users:
         if _exists(grp.getgrnam, state.users[role]):
             _account("groupdel", state.users[role])
 

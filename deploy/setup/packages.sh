@@ -15,7 +15,11 @@ die() {
 
 packages_of() {
     case $1 in
-        lab) echo slurm-wlm slurmctld slurmd slurm-client munge iproute2 util-linux passwd python3 python3-venv git make ;;
+        lab)
+            # Of MariaDB the programs alone: mariadb-server would add a service, a user and a database of its own.
+            echo slurm-wlm slurmctld slurmd slurm-client slurmdbd munge mariadb-server-core mariadb-client-core \
+                iproute2 util-linux passwd python3 python3-venv git make
+            ;;
         test) echo redis-server postgresql python3-venv git make ;;
         browser) echo chromium ;;
         *) die "unknown group '$1' (lab, test, browser)" ;;

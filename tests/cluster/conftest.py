@@ -1,4 +1,4 @@
-"""One real Slurm for all cluster tests of a session, quiet again after each of them."""
+"""A real Slurm for all cluster tests of a session, quiet again after each of them; and a full one, where asked for."""
 
 from __future__ import annotations
 
@@ -24,9 +24,19 @@ MADE_FOR = "made-for-tests.json"
 @pytest.fixture(scope="session")
 def lab() -> Iterator[Lab]:
     """Four idle nodes gpu1 to gpu4. Without the rights for it the test fails: skipped, it would prove nothing."""
+    yield from up_for_tests(full=False)
+
+
+@pytest.fixture(scope="session")
+def full_lab() -> Iterator[Lab]:
+    """A second lab, with accounting, the users of every rank, preemption, a hidden partition and a 5 s epilog."""
+    yield from up_for_tests(full=True)
+
+
+def up_for_tests(*, full: bool) -> Iterator[Lab]:
     try:
         remove_orphans()
-        made = Lab.up()
+        made = Lab.up(full=full)
     except LabError as error:
         pytest.fail(f"no lab: {error}", pytrace=False)
     (made.dir / MADE_FOR).write_text(json.dumps(asdict(processes.start_of(os.getpid()))))
@@ -48,11 +58,11 @@ def controller(lab: Lab) -> Iterator[Controller]:
 
 @pytest.fixture(autouse=True)
 def quiet_afterwards(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Jobs ended, nodes and cables repaired, reservations deleted, every node idle."""
-    used: Lab | None = request.getfixturevalue("lab") if "lab" in request.fixturenames else None
+    """Jobs ended, nodes and cables repaired, reservations deleted, settings as they came up, every node idle."""
+    used = [request.getfixturevalue(name) for name in ("lab", "full_lab") if name in request.fixturenames]
     yield
-    if used is not None:
-        used.heal()
+    for one in used:
+        one.heal()
 
 
 def remove_orphans() -> None:
