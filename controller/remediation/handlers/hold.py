@@ -1,18 +1,17 @@
 """hold_node: DRAIN with our mark in the Reason, then, for a dead host, DOWN.
 
-DRAIN first, because a returning slurmd lifts a plain DOWN. DOWN kills every job there, strangers' too, so it is written
-only when the host does not answer a probe made right now; on a living host the requeue ends our job alone. Somebody
-else's drain is adopted: recorded, and nothing written. Nothing is ever cleared here.
+DRAIN first, because a returning slurmd lifts a plain DOWN. DOWN kills every job there, strangers' too: `down` says when
+it may be written; on a living host the requeue ends our job alone. Somebody else's drain is adopted: recorded, and
+nothing written. Nothing is ever cleared here.
 """
 
 from controller.models import NodeHold
+from controller.remediation.handlers import down
 from controller.remediation.handlers.node import carries_mark, live_hold, mark, out_by_somebody, remember
 from controller.remediation.results import Done, Refuse, Result
 from controller.remediation.turn import Turn
-from controller.slurm.reach import Outcome, Target
 from controller.slurm.views import NodeView
 
-SILENT: tuple[Outcome, ...] = ("timeout", "unreachable")
 REASON_CHARS = 200
 
 
@@ -25,10 +24,12 @@ def handle(turn: Turn) -> Result:
     if node is None:
         return Refuse(f"Slurm does not know {name}")
     if out_by_somebody(node, hold):
-        remember(hold, node, adopted=True)
-        return Done(f"{name} was taken out by {node.reason_user or 'somebody'} ({node.reason}): adopted, not changed")
+        return _adopt(hold, node)
     if not (carries_mark(node, hold) and node.state.drain):
         turn.stage("drain", f"drain {name}")
+        node = _looked(turn, name)  # writing the stage took its time, and our reason would replace theirs
+        if out_by_somebody(node, hold):
+            return _adopt(hold, node)
         turn.port.drain_node(name, _reason(turn, hold))
         node = _looked(turn, name)
         if not (carries_mark(node, hold) and node.state.drain):
@@ -38,6 +39,11 @@ def handle(turn: Turn) -> Result:
     if "drained_at" not in turn.progress:
         turn.note(f"{name} is {node.state.raw}: {node.reason}", drained_at=turn.now())
     return _down(turn, hold, node) if turn.action.params.get("down") else Done(f"{name} is drained")
+
+
+def _adopt(hold: NodeHold, node: NodeView) -> Result:
+    remember(hold, node, adopted=True)
+    return Done(f"{node.name} was taken out by {node.reason_user or 'somebody'} ({node.reason}): adopted, not changed")
 
 
 def _reason(turn: Turn, hold: NodeHold) -> str:
@@ -55,21 +61,12 @@ def _looked(turn: Turn, name: str) -> NodeView:
 def _down(turn: Turn, hold: NodeHold, node: NodeView) -> Result:
     if node.state.down:
         return _confirmed(turn, hold, node)
-    refusal = _keep_up(turn, node)
+    refusal = down.refusal(turn, node)
     if refusal:
         return Done(f"{node.name} is drained, not DOWN: {refusal}")
     turn.stage("down", f"down {node.name}")
     turn.port.down_node(node.name, _reason(turn, hold))
     return _confirmed(turn, hold, _looked(turn, node.name))
-
-
-def _keep_up(turn: Turn, node: NodeView) -> str:
-    """Why DOWN must not be written now, or "". Read again just before."""
-    target = Target(node.address or node.name, node.port)
-    outcome = turn.site.probe([target], turn.site.policy.limits.probe_timeout_s)[0]
-    if outcome in SILENT:
-        return ""
-    return f"the host answers a probe ({outcome}); the requeue ends its job there"
 
 
 def _confirmed(turn: Turn, hold: NodeHold, node: NodeView) -> Result:

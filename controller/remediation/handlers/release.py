@@ -1,5 +1,9 @@
-"""release_node: returns a node to service by a person's word, and only what is provably our own drain."""
+"""release_node: returns a node to service by a person's word, and only what is provably our own drain.
 
+`params.automatic`: a passed check says so, no person. A hold that sticks refuses that.
+"""
+
+from controller.decision.node_hold import release_refusal
 from controller.ledger import move
 from controller.remediation.handlers.node import live_hold, still_ours
 from controller.remediation.results import Done, Refuse, Result
@@ -12,6 +16,9 @@ def handle(turn: Turn) -> Result:
     hold = live_hold(turn.incident.cluster_id, name)
     if hold is None:
         return Done(f"{name} is not held any more")
+    refusal = release_refusal(is_sticky=hold.sticky, by_person=not turn.action.params.get("automatic"))
+    if refusal is not None:
+        return Refuse(f"{name} stays held: {refusal}")
     node = turn.port.read_node(name)
     if node is None:
         return Refuse(f"Slurm does not know {name}")
