@@ -30,6 +30,8 @@ def receive(job: TrainingJob, message: Message, now: float) -> Received:
     """Raises MessageError before anything is written, and the database's own errors with nothing committed."""
     check_ranges(message)
     with transaction.atomic():
+        if job.pk is None:
+            job = store.first_word(job)
         newest = store.newest_generation(job)
         if message.generation < newest and not message.records:
             return _refuse(job, message, newest, now)

@@ -34,6 +34,12 @@ class Place:
     created: bool
 
 
+def first_word(job: TrainingJob) -> TrainingJob:
+    """An array's task was not heard of before: its row, which another message or the poll may just have made."""
+    made: TrainingJob = TrainingJob.objects.bulk_create([job], ignore_conflicts=True)[0]
+    return TrainingJob.objects.defer("view", "facts").get(run_id=made.run_id)
+
+
 def newest_generation(job: TrainingJob) -> int:
     """0 before the first attempt. Attempts of scripts without an agent count too."""
     found: int | None = job.attempts.aggregate(newest=Max("generation"))["newest"]

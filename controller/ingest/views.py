@@ -50,11 +50,12 @@ def ingest(request: HttpRequest) -> HttpResponse:
 def _ingest(request: HttpRequest) -> Received:
     digest = bearer_digest(request)
     body = read_body(request)
-    job = training_job_of(digest, _claimed_run(body))
+    now = clock.now()
+    job = training_job_of(digest, _claimed_run(body), clock.aware(now))
     message = decode_message(decode_json(body))
     if message.job.user != job.owner:
         raise Refused(403, f"the agent runs as {message.job.user!r}, who did not register this run", "job.user")
-    return receive(job, message, clock.now())
+    return receive(job, message, now)
 
 
 def _claimed_run(body: bytes) -> str:

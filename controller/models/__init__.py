@@ -2,6 +2,7 @@
 
 from controller.models.access import ApiToken, AuditEntry
 from controller.models.action import Action
+from controller.models.array import JobArray
 from controller.models.checkpoint import Checkpoint
 from controller.models.cluster import Cluster
 from controller.models.incident import Decision, Evidence, Incident, Recovery, StateChange
@@ -21,6 +22,7 @@ __all__ = [
     "Evidence",
     "Exclusion",
     "Incident",
+    "JobArray",
     "Machine",
     "MetricChunk",
     "Node",

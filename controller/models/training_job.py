@@ -4,6 +4,7 @@ from django.db import models
 
 from controller.decision.attempt import ATTEMPT
 from controller.decision.training_job import TRAINING_JOB
+from controller.models.array import JobArray
 from controller.models.cluster import Cluster
 from controller.models.columns import json_dict, json_list, state_check, state_column
 
@@ -13,7 +14,8 @@ class TrainingJob(models.Model):
 
     `owner` is the Slurm user name. `owner_confirmed`: Slurm showed that user as the owner of the job. `view` is the
     Slurm job as the last good view had it (builtins of `slurm.port.JobView`), `view_at` its age. `excused_at`: when an
-    expected silence of the job (suspended, queued) was last seen to be over.
+    expected silence of the job (suspended, queued) was last seen to be over. `array`: it is one of this array's tasks,
+    and `slurm_job_id` is Slurm's spelling of the task (`36_3`).
     """
 
     run_id = models.CharField(max_length=32, unique=True)
@@ -22,6 +24,7 @@ class TrainingJob(models.Model):
     owner_confirmed = models.BooleanField(default=False)
     enrolled = models.BooleanField(default=True)
     cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="training_jobs")
+    array = models.ForeignKey(JobArray, null=True, blank=True, on_delete=models.PROTECT, related_name="task_jobs")
     token_digest = models.CharField(max_length=80, blank=True, default="")
     state = state_column(TRAINING_JOB)
     state_reason = models.TextField(blank=True, default="")

@@ -7,12 +7,14 @@ that Slurm or our database lost its memory: the cluster falls to observe until a
 import structlog
 from django.db import transaction
 
+from controller import arrays
 from controller.clock import aware
 from controller.errors import SlurmError
 from controller.models import Cluster, TrainingJob
 from controller.slurm.port import SlurmPort
 from controller.slurm.views import ClusterView
 from controller.snapshot import node_rows
+from controller.snapshot.components import whole
 from controller.snapshot.job_view import excuse, missing, view_of
 
 log = structlog.get_logger()
@@ -71,6 +73,7 @@ def fall_to_observe(cluster: Cluster, reason: str) -> None:
 
 def _store(cluster: Cluster, view: ClusterView) -> None:
     node_rows.store(cluster, view)
+    arrays.follow(cluster, view)
     _store_jobs(cluster, view)
     cluster.view_at = min(view.nodes_at, view.jobs_at)
     cluster.view_error, cluster.view_error_at = "", None
@@ -87,7 +90,7 @@ def _store_jobs(cluster: Cluster, view: ClusterView) -> None:
     jobs = TrainingJob.objects.filter(cluster=cluster, ended_at=None).exclude(slurm_job_id="")
     changed = []
     for job in jobs.only("pk", "slurm_job_id", "owner", "owner_confirmed", "view", "excused_at"):
-        found = view.job(job.slurm_job_id)
+        found = whole(view, view.job(job.slurm_job_id))
         ours = found is not None and found.user == job.owner
         seen = (
             view_of(found, view.nodes, job.view)
