@@ -20,7 +20,7 @@ AS_HOST = (
     'mount -t tmpfs -o mode=1777 tmpfs /dev/shm; shift 2; exec "$@"'
 )
 
-# From 24.11 on slurmctld looks up the name of whoever calls, and the lab's addresses have none: one packet to the
+# slurmctld (25.11) looks up the name of whoever calls, and the lab's addresses have none: one packet to the
 # machine's resolver that gets lost would keep a caller waiting for 5 s.
 NO_LONG_LOOKUPS = {"RES_OPTIONS": "timeout:1 attempts:1"}
 
