@@ -31,15 +31,15 @@ class CliReading(Calls):
         config = self._config()
         version = versions.parse(config["SLURM_VERSION"])
         partitions = parse_site.parse_partitions(self._show("partitions"))
-        reservations = parse_site.parse_reservations(self._show("reservations"))
+        reservations = self.read_reservations()
         nodes_at = self.clock()
-        nodes_text = self.ask(*_SHOW, "nodes", limit=self.limits.batch)
+        nodes = self._nodes(_slurmd_port(config))
         jobs_at = self.clock()
         jobs = self._jobs(version)
         return ClusterView(
             cluster=config["ClusterName"],
             version=version,
-            nodes=parse.parse_nodes(nodes_text, default_port=_slurmd_port(config)),
+            nodes={node.name: node for node in nodes},
             jobs={job.job_id: job for job in jobs},
             nodes_at=nodes_at,
             jobs_at=jobs_at,
@@ -60,13 +60,12 @@ class CliReading(Calls):
         done = self.attempt((*_SHOW, "job", checked.job(job_id)), self.limits.read)
         if done.rc != 0 and _says(done, "invalid job id", f"job {job_id} not found"):
             return []
-        text = checked_output(done, f"scontrol show job {job_id}", write=False)
-        read = parse.parse_jobs(text)
-        if not read.disputed(self._ids(job_id) if len(read.jobs) > 1 else [job.raw_id for job in read.jobs]):
+        read = parse.parse_jobs(checked_output(done, f"scontrol show job {job_id}", write=False))
+        if len(read.jobs) == 1 and not read.doubtful:
             return list(read.jobs)
         wanted = jobids.parse(job_id).job
-        everything = self._jobs_json(self.version())
-        return [job for job in everything if wanted in (job.raw_id, job.array_job_id, job.het_job_id)]
+        found = self._jobs(self.version(), wanted)
+        return [job for job in found if wanted in (job.raw_id, job.array_job_id, job.het_job_id)]
 
     def read_node(self, name: str) -> NodeView | None:
         done = self.attempt((*_SHOW, "node", checked.node(name)), self.limits.read)
@@ -81,6 +80,10 @@ class CliReading(Calls):
             return None
         found = parse_site.parse_reservations(checked_output(done, f"scontrol show reservation {name}", write=False))
         return found.get(name)
+
+    def read_reservations(self) -> dict[str, ReservationView]:
+        """All of them, by name."""
+        return parse_site.parse_reservations(self._show("reservations"))
 
     def read_history(self, job_id: str, *, user: str, since: datetime) -> list[PastJob]:
         text = self.ask(*accounting.question(job_id, since), limit=self.limits.batch)
@@ -106,18 +109,26 @@ class CliReading(Calls):
     def _config(self) -> dict[str, str]:
         return parse_site.parse_config(self._show("config"))
 
-    def _jobs(self, version: Version) -> Sequence[JobView]:
-        read = parse.parse_jobs(self.ask(*_SHOW, "jobs", limit=self.limits.batch))
-        # Asked after the records: a job submitted in between is then in the list only, which is no dispute.
-        return self._jobs_json(version) if read.disputed(self._ids()) else read.jobs
+    def _nodes(self, default_port: int) -> list[NodeView]:
+        records = parse.node_records(self.ask(*_SHOW, "nodes", limit=self.limits.batch))
+        return self.memory.of_nodes(default_port).read(records, partial(parse.parse_node, default_port=default_port))
 
-    def _ids(self, job_id: str | None = None) -> list[int]:
-        only = (f"--jobs={job_id}",) if job_id else ()
-        lines = self.ask(*_ALL_IDS, *only, limit=self.limits.batch).split()
+    def _jobs(self, version: Version, only: int | None = None) -> Sequence[JobView]:
+        """All jobs, or those of one id."""
         try:
-            return [int(line) for line in lines]
-        except ValueError as wrong:
-            raise SlurmUnreadable(f"squeue printed no list of ids: {wrong}") from wrong
+            records = self._columns(version, only)
+        except SlurmUnreadable:
+            return self._jobs_json(version)
+        return (
+            [columns.view_of(record) for record in records] if only else self.memory.jobs.read(records, columns.view_of)
+        )
+
+    def _columns(self, version: Version, only: int | None) -> list[columns.Record]:
+        limit, excluded = self.limits.batch, {}
+        if not version.squeue_excluded:
+            excluded = columns.exclusions(self.ask(*columns.exclusions_question(only), limit=limit))
+        marks = columns.Marks(secrets.token_hex(8))
+        return columns.records(self.ask(*columns.jobs_question(marks, only), limit=limit), marks, excluded)
 
     def _jobs_json(self, version: Version) -> list[JobView]:
         argv: tuple[str, ...] = ("squeue", "--all", "--local", "--states=all", "--json")
