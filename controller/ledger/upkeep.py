@@ -71,7 +71,7 @@ def follow_exclusions(cluster: Cluster, now: float, policy: Policy) -> None:
         expires_at__lte=aware(now + whole - min(RENEW_EVERY_S, whole / 2)),
     )
     for exclusion in aging.annotate(held=Exists(held)).select_related("node"):
-        if exclusion.held or _out_of_service(exclusion.node):  # type: ignore[attr-defined]
+        if exclusion.held or _out_of_service(exclusion.node):
             exclusion.expires_at = aware(now + whole)
             exclusion.save(update_fields=["expires_at"])
 

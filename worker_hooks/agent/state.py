@@ -11,6 +11,7 @@ from worker_hooks._version import __version__
 from worker_hooks.agent.network import MAX_TARGETS, connect_outcome
 from worker_hooks.agent.placement import Placement
 from worker_hooks.agent.ranks import RankGroup, RankProcess
+from worker_hooks.protocol.machine import MachineIdentity
 from worker_hooks.protocol.messages import AgentInfo, Instruction, Message, RankState, Reader
 from worker_hooks.protocol.slots import FILE_NAME, Slot, read_slots
 
@@ -32,6 +33,7 @@ class AgentState:
     state: str = "starting"
     superseded_by: int | None = None
     stop_reason: str | None = None
+    machine: MachineIdentity | None = None
     clock_offset_s: Callable[[], float | None] = lambda: None
 
     def message(self) -> Message:
@@ -54,6 +56,7 @@ class AgentState:
                 clock_offset_s=self.clock_offset_s(),
             ),
             ranks=tuple(self._ranks()),
+            machine=self.machine,
         )
 
     def slots(self) -> list[Slot | None]:

@@ -20,6 +20,7 @@ from worker_hooks.agent import attempt, leftovers, network
 from worker_hooks.agent.collector import FenceWatch
 from worker_hooks.agent.decide import Situation, Verdict, decide
 from worker_hooks.agent.launch import Launch, prepare
+from worker_hooks.agent.machine import read_aside
 from worker_hooks.agent.options import UsageError, parse_options
 from worker_hooks.agent.output import OutputPump
 from worker_hooks.agent.placement import PlacementError, read_placement, thread_count
@@ -29,6 +30,7 @@ from worker_hooks.agent.state import AgentState
 from worker_hooks.agent.telemetry import Telemetry
 from worker_hooks.agent.wakeup import Wakeup
 from worker_hooks.protocol import exit_codes
+from worker_hooks.protocol.machine import MachineIdentity
 
 WATCH_S = 0.5
 TOGETHER_S = 0.25
@@ -155,6 +157,7 @@ class Agent:
         pump.start()
         self._state.state = "running"
         self._telemetry.start()
+        read_aside(self._learn_machine)
         self._fence.start()
         self._listener.start()
 
@@ -229,6 +232,9 @@ class Agent:
         return FINISHED_FLUSH_S if verdict.exit_code == exit_codes.FINISHED else FAILED_FLUSH_S
 
     # --- small steps ---
+
+    def _learn_machine(self, identity: MachineIdentity) -> None:
+        self._state.machine = identity
 
     def _said_end(self, rank: RankProcess, torn_down: bool = False) -> None:
         assert rank.end is not None  # only called for ranks that ended

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from worker_hooks.protocol.identity import FORM, is_run_id
+from worker_hooks.protocol.machine import MachineIdentity, decode_machine, encode_machine
 
 PROTOCOL = 1
 MAX_BODY_BYTES = 1 << 20
@@ -91,6 +92,7 @@ class Message:
     boot_id: str | None = None
     ranks: tuple[RankState, ...] = ()
     records: tuple[Record, ...] = ()
+    machine: MachineIdentity | None = None
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,7 @@ def encode_record(record: Record) -> dict[str, Any]:
 
 def encode_message(message: Message) -> dict[str, Any]:
     """The message as JSON builtins. Raises nothing: a `Message` is valid by construction."""
+    machine = {} if message.machine is None else {"machine": encode_machine(message.machine)}
     return {
         "protocol": PROTOCOL,
         "run_id": message.run_id,
@@ -155,6 +158,7 @@ def encode_message(message: Message) -> dict[str, Any]:
         "agent": asdict(message.agent),
         "ranks": [asdict(rank) for rank in message.ranks],
         "records": [encode_record(record) for record in message.records],
+        **machine,
     }
 
 
@@ -293,6 +297,7 @@ def decode_message(data: object) -> Message:
         ),
         ranks=tuple(_rank(item) for item in source.readers("ranks")),
         records=tuple(decode_record(item) for item in source.readers("records")),
+        machine=decode_machine(source.data.get("machine")),
     )
 
 
