@@ -14,6 +14,7 @@ from typing import IO
 
 MAX_OUTPUT = 256 * 1024 * 1024  # 10,000 nodes as JSON are 13 MB
 _CHUNK = 1 << 16
+_LAST_WORDS = 4000
 # What a user's shell may have set to change what Slurm's commands print, read or do.
 _DISPLAY_PREFIXES = ("SQUEUE_", "SINFO_", "SCONTROL_", "SACCT_", "SCANCEL_", "SBATCH_", "SALLOC_", "SRUN_", "SLURM")
 _KEPT = frozenset({"SLURM_CONF"})
@@ -45,7 +46,8 @@ def slurm_env(environ: Mapping[str, str], slurm_conf: str | None = None) -> dict
 class Runner:
     """Runs commands with one environment and, where `run_as` is given, behind that prefix ("setpriv --reuid=..").
 
-    The prefix may drop the environment (sudo does), so what matters is then said again through env(1).
+    The prefix may drop the environment, so what matters is then said again through env(1); not behind sudo, whose rule
+    names the command itself: its `env_keep` lets SLURM_CONF through, and LC_ALL passes.
     """
 
     env: Mapping[str, str] = field(default_factory=lambda: slurm_env(os.environ))
@@ -79,9 +81,25 @@ class Runner:
             truncated=cut,
         )
 
+    def start(self, argv: Sequence[str]) -> Child:
+        """A process that stays. OSError when it cannot be started."""
+        return Child(
+            subprocess.Popen(
+                self._command(argv),
+                env=dict(self.env),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            ),
+            self.max_output,
+        )
+
     def _command(self, argv: Sequence[str]) -> list[str]:
         if not self.run_as:
             return list(argv)
+        if self.run_as[0].rpartition("/")[2] == "sudo":
+            return [*self.run_as, *argv]
         said_again = {**_FIXED, **{key: self.env[key] for key in _KEPT if key in self.env}}
         return [*self.run_as, "env", *(f"{key}={value}" for key, value in said_again.items()), *argv]
 
@@ -127,6 +145,83 @@ class _Output:
     def close(self) -> None:
         for pipe in self._pipes.values():
             pipe.close()
+
+
+class Child:
+    """A process that answers lines: one in, one out. Of no use any more after its first failure: `end` it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], max_line: int) -> None:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        self._process, self._max_line = process, max_line
+        self._stdin, self._stdout, self._stderr = process.stdin, process.stdout, process.stderr
+        self._said = bytearray()
+        for pipe in (self._stdin, self._stdout, self._stderr):
+            os.set_blocking(pipe.fileno(), False)
+
+    def ask(self, line: bytes, timeout: float) -> bytes:
+        """The answer without its line end. TimeoutError; EOFError when the process ended; ValueError when the answer
+        is longer than we take."""
+        deadline = time.monotonic() + timeout
+        unsent, answer = line + b"\n", bytearray()
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._stdin, selectors.EVENT_WRITE)
+            selector.register(self._stdout, selectors.EVENT_READ)
+            selector.register(self._stderr, selectors.EVENT_READ)
+            while not answer.endswith(b"\n"):
+                for key, _ in _ready(selector, deadline):
+                    if key.fileobj is self._stdin:
+                        unsent = unsent[self._send(unsent) :]
+                        if not unsent:
+                            selector.unregister(self._stdin)
+                    elif key.fileobj is self._stderr:
+                        if not self._listen():
+                            selector.unregister(self._stderr)
+                    elif not self._take(answer):
+                        raise EOFError("the process ended")
+        return bytes(answer[:-1])
+
+    def _send(self, data: bytes) -> int:
+        try:
+            return os.write(self._stdin.fileno(), data[:_CHUNK])
+        except BrokenPipeError:
+            raise EOFError("the process ended") from None
+
+    def _take(self, answer: bytearray) -> bool:
+        chunk = os.read(self._stdout.fileno(), _CHUNK)
+        answer += chunk
+        if len(answer) > self._max_line:
+            raise ValueError("a longer answer than we take")
+        return bool(chunk)
+
+    def _listen(self) -> bool:
+        """Keeps the end of what it said on stderr."""
+        chunk = os.read(self._stderr.fileno(), _CHUNK)
+        self._said = (self._said + chunk)[-_LAST_WORDS:]
+        return bool(chunk)
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def end(self) -> str:
+        """Kills it; returns the end of what it had said on stderr."""
+        _kill_group(self._process)
+        try:
+            while self._listen():
+                pass
+        except BlockingIOError:  # somebody else holds the pipe open
+            pass
+        for pipe in (self._stdin, self._stdout, self._stderr):
+            pipe.close()
+        return self._said.decode("utf-8", errors="replace").strip()
+
+
+def _ready(selector: selectors.BaseSelector, deadline: float) -> list[tuple[selectors.SelectorKey, int]]:
+    left = deadline - time.monotonic()
+    ready = selector.select(left) if left > 0 else []
+    if not ready:
+        raise TimeoutError("no answer in time")
+    return ready
 
 
 def _ended(process: subprocess.Popen[bytes], deadline: float) -> bool:

@@ -1,0 +1,209 @@
+"""The adapter for sites with pyslurm: Slurm's own library instead of its commands, behind the same port.
+
+What pyslurm cannot do surely is done by the commands, in the open:
+- tasks of an array and components of a het job are written by the commands: pyslurm names a job by one number, which
+  Slurm then takes for one record where the commands mean the whole array;
+- `cancel_job` and `reserve_nodes`: pyslurm judges them by an errno that may be left over from an earlier call, and
+  hides that a job to be cancelled is over or unknown;
+- clearing a job's excluded nodes or its reservation: pyslurm sends "no change" for an empty value;
+- what a reservation is, where there is one: pyslurm drops the flags that it has no name for;
+- accounting: pyslurm keeps one record for each job id, and with that only the last start of a requeued job.
+
+Its calls run in a process of their own (`pyslurm_process`) within the same time limits as the commands. Errors carry
+Slurm's own texts, so they are told apart by the same table (`refusals`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, Protocol
+
+from controller.errors import SlurmUnreadable
+from controller.slurm import checked, jobids, pyslurm_views, versions
+from controller.slurm.building import moment, number, present
+from controller.slurm.calls import TimeLimits
+from controller.slurm.port import SlurmPort
+from controller.slurm.pyslurm_process import Asked
+from controller.slurm.refusals import error_from, is_away
+from controller.slurm.versions import Version
+from controller.slurm.views import ClusterView, JobView, NodeView, PartitionView, PastJob, ReservationView
+
+
+class Commands(SlurmPort, Protocol):
+    """The adapter for Slurm's commands."""
+
+    def read_reservations(self) -> Mapping[str, ReservationView]: ...
+
+
+@dataclass(slots=True)
+class PySlurm:
+    """SlurmPort through pyslurm. `release` is the Slurm that pyslurm was built for ("25.11"): another slurmctld is an
+    error at each batched read, never read on a guess, and `outdated` from then on.
+
+    `clock` gives the aware time that readings are stamped with. Node and job writes may run under separate
+    credentials: give each its own process.
+    """
+
+    clock: Callable[[], datetime]
+    commands: Commands
+    release: str
+    reader: Asked
+    job_writer: Asked
+    node_writer: Asked
+    limits: TimeLimits = field(default_factory=TimeLimits)
+    outdated: bool = False
+
+    # reading
+
+    def read_cluster(self) -> ClusterView:
+        config = self._config()
+        version = self._matching(config)
+        partitions = pyslurm_views.partitions(self._read("partitions"))
+        reservations = self.commands.read_reservations() if self._read("reservations") else {}
+        nodes_at = self.clock()
+        nodes = pyslurm_views.nodes(self._read("nodes", limit=self.limits.batch))
+        jobs_at = self.clock()
+        jobs = pyslurm_views.jobs(self._read("jobs", limit=self.limits.batch), partitions)
+        return ClusterView(
+            cluster=config["ClusterName"],
+            version=version,
+            nodes=nodes,
+            jobs={job.job_id: job for job in jobs},
+            nodes_at=nodes_at,
+            jobs_at=jobs_at,
+            next_job_id=number(config["NEXT_JOB_ID"]) or None,
+            controller_boot_time=moment(config["BOOT_TIME"]),
+            private_data=tuple(word for word in present(config["PrivateData"]).split(",") if word),
+            partitions=partitions,
+            reservations=reservations,
+            config=config,
+        )
+
+    def read_job(self, job_id: str) -> JobView | None:
+        wanted = jobids.parse(checked.job(job_id))
+        found = self.read_array(job_id)
+        return next((job for job in found if wanted.names(job.raw_id, job.array_task_id, job.het_job_offset)), None)
+
+    def read_array(self, job_id: str) -> list[JobView]:
+        wanted = jobids.parse(checked.job(job_id))
+        items = self._read("job", number=wanted.job)
+        return pyslurm_views.jobs(items, self._partitions_for(items))
+
+    def read_node(self, name: str) -> NodeView | None:
+        item = self._read("node", name=checked.node(name))
+        return None if item is None else pyslurm_views.nodes([item])[name]
+
+    def read_reservation(self, name: str) -> ReservationView | None:
+        known = checked.reservation(name) in self._read("reservations")
+        return self.commands.read_reservation(name) if known else None
+
+    def read_history(self, job_id: str, *, user: str, since: datetime) -> list[PastJob]:
+        return self.commands.read_history(job_id, user=user, since=since)
+
+    def ping(self) -> bool:
+        answer = self.reader.ask("ping", {}, limit=self.limits.read, write=False)
+        if "error" in answer and answer["by"] == "slurm" and is_away(answer["error"]):
+            return False
+        return bool(_value(answer, "ping", write=False))
+
+    def version(self) -> Version:
+        return versions.parse(self._config()["SLURM_VERSION"])
+
+    # writing: nodes and reservations
+
+    def drain_node(self, name: str, reason: str) -> None:
+        self._update_node(name, state="DRAIN", reason=checked.line(reason))
+
+    def down_node(self, name: str, reason: str) -> None:
+        self._update_node(name, state="DOWN", reason=checked.line(reason))
+
+    def resume_node(self, name: str) -> None:
+        self._update_node(name, state="RESUME")
+
+    def reserve_nodes(self, name: str, nodes: Sequence[str], *, user: str, minutes: int) -> None:
+        self.commands.reserve_nodes(name, nodes, user=user, minutes=minutes)
+
+    def delete_reservation(self, name: str) -> None:
+        arguments = {"name": checked.reservation(name)}
+        answer = self.node_writer.ask("delete_reservation", arguments, limit=self.limits.write, write=True)
+        _value(answer, f"delete reservation {name}", write=True)
+
+    # writing: jobs
+
+    def hold_job(self, job_id: str) -> None:
+        if not self._wrote("hold", job_id):
+            self.commands.hold_job(job_id)
+
+    def release_job(self, job_id: str) -> None:
+        if not self._wrote("release", job_id):
+            self.commands.release_job(job_id)
+
+    def requeue_job(self, job_id: str, *, hold: bool) -> None:
+        if not self._wrote("requeue", job_id, hold=hold):
+            self.commands.requeue_job(job_id, hold=hold)
+
+    def exclude_nodes(self, job_id: str, names: Sequence[str], *, start_time: Literal["now"] | None = None) -> None:
+        changes = {"excluded_nodes": [checked.node(name) for name in names]}
+        start = {"begin_time": start_time} if start_time else {}
+        if not names or not self._wrote("modify", job_id, changes=changes | start):
+            self.commands.exclude_nodes(job_id, names, start_time=start_time)
+
+    def set_start_now(self, job_id: str) -> None:
+        if not self._wrote("modify", job_id, changes={"begin_time": "now"}):
+            self.commands.set_start_now(job_id)
+
+    def set_reservation(self, job_id: str, name: str) -> None:
+        changes = {"reservations": [checked.reservation(name)]} if name else {}
+        if not changes or not self._wrote("modify", job_id, changes=changes):
+            self.commands.set_reservation(job_id, name)
+
+    def cancel_job(self, job_id: str, *, signal: str | None = None) -> None:
+        self.commands.cancel_job(job_id, signal=signal)
+
+    def update_comment(self, job_id: str, comment: str) -> None:
+        if not self._wrote("modify", job_id, changes={"comment": checked.line(comment)}):
+            self.commands.update_comment(job_id, comment)
+
+    # how
+
+    def _config(self) -> dict[str, str]:
+        return pyslurm_views.config(self._read("config"))
+
+    def _matching(self, config: Mapping[str, str]) -> Version:
+        version = versions.parse(config["SLURM_VERSION"])
+        self.outdated = version.release != self.release
+        if self.outdated:
+            raise SlurmUnreadable(f"slurmctld is {version} now, pyslurm is for {self.release}")
+        return version
+
+    def _partitions_for(self, items: Iterable[Mapping[str, Any]]) -> Mapping[str, PartitionView]:
+        """Asked only when the limit of one of these jobs may be its partition's."""
+        needed = any(pyslurm_views.limit_is_open(item) for item in items)
+        return pyslurm_views.partitions(self._read("partitions")) if needed else {}
+
+    def _read(self, call: str, *, limit: float | None = None, **arguments: Any) -> Any:
+        answer = self.reader.ask(call, arguments, limit=limit or self.limits.read, write=False)
+        return _value(answer, call, write=False)
+
+    def _update_node(self, name: str, **changes: str) -> None:
+        arguments = {"name": checked.node(name), "changes": changes}
+        answer = self.node_writer.ask("update_node", arguments, limit=self.limits.write, write=True)
+        _value(answer, f"update node {name}", write=True)
+
+    def _wrote(self, call: str, job_id: str, **arguments: Any) -> bool:
+        """False when nothing was sent, because pyslurm cannot name this job surely."""
+        if not checked.job(job_id).isdecimal():
+            return False
+        arguments["number"] = int(job_id)
+        answer = self.job_writer.ask(call, arguments, limit=self.limits.write, write=True)
+        return bool(_value(answer, f"{call} {job_id}", write=True))
+
+
+def _value(answer: Mapping[str, Any], call: str, *, write: bool) -> Any:
+    if "error" not in answer:
+        return answer["value"]
+    if answer["by"] != "slurm":
+        raise SlurmUnreadable(f"pyslurm {call}: {answer['error']}", text=answer["error"])
+    raise error_from(answer["error"], call=f"pyslurm {call}", write=write and answer["sent"])
