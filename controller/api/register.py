@@ -14,8 +14,9 @@ from django.db import transaction
 
 from controller.api.answers import Refused
 from controller.ingest.translate import when
-from controller.models import Cluster, Submission, TrainingJob
-from worker_hooks.protocol.identity import is_run_id
+from controller.models import Cluster, JobArray, Submission, TrainingJob
+from worker_hooks.protocol.arrays import MAX_CHARS
+from worker_hooks.protocol.identity import FORM, is_run_id, split_run_id
 from worker_hooks.protocol.messages import PROTOCOL, MessageError, Reader
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -36,6 +37,7 @@ class Registration:
     script: str
     script_digest: str
     checkpoint_root: str
+    array: str
 
 
 def decode(data: Any) -> Registration:
@@ -44,7 +46,9 @@ def decode(data: Any) -> Registration:
     if source.integer("protocol") != PROTOCOL:
         raise MessageError("registration.protocol", f"this controller speaks {PROTOCOL}; update the older side")
     if not is_run_id(source.data.get("run_id")):
-        raise MessageError("registration.run_id", "expected tj- and 12 hex digits")
+        raise MessageError("registration.run_id", f"expected {FORM}")
+    if split_run_id(source.text("run_id"))[1] is not None:
+        raise MessageError("registration.run_id", "a task is not registered alone: register its array")
     return Registration(
         run_id=source.text("run_id"),
         token_digest=_matching(source.text("token_sha256"), DIGEST, "registration.token_sha256"),
@@ -57,6 +61,7 @@ def decode(data: Any) -> Registration:
         script=source.optional_text("script", 1 << 20) or "",
         script_digest=source.optional_text("script_digest", 80) or "",
         checkpoint_root=source.optional_text("checkpoint_root") or "",
+        array=source.optional_text("array", MAX_CHARS) or "",
     )
 
 
@@ -78,12 +83,14 @@ def register(told: Registration, username: str, now: datetime) -> TrainingJob:
     """The training job, made or completed. Refused: 403 not this user's, 409 another token, 400 or 503 no cluster."""
     if told.user != username:
         raise Refused(403, f"this token is {username}'s, the run is {told.user}'s", "user")
+    if JobArray.objects.filter(run_id=told.run_id).exists():
+        raise Refused(409, "this run is registered as an array", "array")
     job, created = TrainingJob.objects.select_for_update().get_or_create(
         run_id=told.run_id,
         defaults={
             "name": told.name,
             "owner": username,
-            "cluster": _cluster(told.cluster),
+            "cluster": cluster_named(told.cluster),
             "token_digest": told.token_digest,
             "state_at": now,
             "created_at": now,
@@ -103,7 +110,7 @@ def register(told: Registration, username: str, now: datetime) -> TrainingJob:
     return job
 
 
-def _cluster(name: str) -> Cluster:
+def cluster_named(name: str) -> Cluster:
     """The one that is named; without a name the configured one, or the only one there is."""
     name = name or settings.RELUME_CLUSTER
     known = Cluster.objects.filter(name=name).first() if name else None

@@ -16,6 +16,7 @@ from controller.api.bodies import decode_json, read_body
 from controller.api.job_json import job_json
 from controller.api.register import decode
 from controller.api.register import register as register_run
+from controller.api.register_array import register_array
 from controller.api.tokens import api_user
 from controller.clock import utcnow
 from controller.models import Cluster, TrainingJob
@@ -48,6 +49,9 @@ def answers_errors(view: View) -> View:
 def register(request: HttpRequest) -> HttpResponse:
     user = api_user(request, "submit")
     told = decode(decode_json(read_body(request)))
+    if told.array:
+        array = register_array(told, user.get_username(), utcnow())
+        return json_answer({"url": f"/?q={array.run_id}"})
     job = register_run(told, user.get_username(), utcnow())
     return json_answer({"url": f"/jobs/{job.run_id}", "owner_confirmed": job.owner_confirmed})
 

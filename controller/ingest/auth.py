@@ -1,7 +1,7 @@
 """Who is speaking: a bearer token, compared by its digest.
 
-A run token belongs to one training job, or to the tasks of one array. That its digest is unknown (401) and that it is another run's (403) are told
-apart only after the cheap comparison failed.
+A run token belongs to one training job, or to the tasks of one array. That its digest is unknown (401) and that it is
+another run's (403) are told apart only after the cheap comparison failed.
 """
 
 import hmac

@@ -130,7 +130,7 @@ def _matching(scope: QuerySet[TrainingJob], filters: Filters, now: datetime) -> 
         scope = _restarted(scope, now)
     if filters.text:
         match = Q(name__icontains=filters.text) | Q(run_id__icontains=filters.text)
-        match |= Q(slurm_job_id=filters.text)
+        match |= Q(slurm_job_id=filters.text) | Q(slurm_job_id__startswith=f"{filters.text}_")
         if filters.who == "all":
             match |= Q(owner__iexact=filters.text)
         scope = scope.filter(match)
