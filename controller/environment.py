@@ -1,12 +1,15 @@
 """The environment, read strictly: a value that cannot be understood stops the start and names itself."""
 
 import os
+import pwd
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
+
+from controller.slurm.run_as import RunAs, parse
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -34,6 +37,21 @@ def path(name: str, default: Path) -> Path:
         return Path(text(name, str(default))).expanduser().resolve()
     except (OSError, RuntimeError, ValueError) as error:
         raise ImproperlyConfigured(f"{name}={text(name, '')!r}: {error}") from None
+
+
+def run_as(name: str) -> RunAs | None:
+    """A prefix that makes a command another user's, as in `sudo -n -u slurm`; None when the variable is not set."""
+    value = text(name, "")
+    if not value:
+        return None
+    try:
+        found = parse(value)
+        pwd.getpwnam(found.user)
+    except ValueError as error:
+        raise ImproperlyConfigured(f"{name}={error}") from None
+    except KeyError:
+        raise ImproperlyConfigured(f"{name}={value!r}: there is no user {found.user!r}") from None
+    return found
 
 
 @dataclass(frozen=True)

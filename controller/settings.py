@@ -16,6 +16,9 @@ SLURM_CONF = env.text("SLURM_CONF", "")
 SLURM_ADAPTER = env.text("SLURM_ADAPTER", "cli")
 if SLURM_ADAPTER != "cli" and not SLURM_ADAPTER.startswith("fake:"):
     raise ImproperlyConfigured(f"SLURM_ADAPTER={SLURM_ADAPTER!r}: expected cli or fake:PATH")
+# Whom Slurm sees when jobs or nodes are changed, where that is not the worker's own user.
+SLURM_JOB_RUN_AS = env.run_as("SLURM_JOB_RUN_AS")
+SLURM_NODE_RUN_AS = env.run_as("SLURM_NODE_RUN_AS")
 
 
 def _secret_key() -> str:
@@ -123,8 +126,10 @@ CELERY_BEAT_MAX_LOOP_INTERVAL = 1
 CELERY_BEAT_SCHEDULE = {
     "sweep": {"task": "controller.sweep", "schedule": 1.0, "options": {"expires": 2.0}},
     "run-actions": {"task": "controller.run_actions", "schedule": 1.0, "options": {"expires": 2.0}},
+    "check-rights": {"task": "controller.check_rights", "schedule": 10.0, "options": {"expires": 10.0}},
 }
 CELERY_TASK_ROUTES = {
     "controller.sweep": {"queue": "decide"},
     "controller.run_actions": {"queue": "actions"},
+    "controller.check_rights": {"queue": "actions"},
 }

@@ -1,6 +1,6 @@
 """The tasks. `sweep` decides (queue `decide`, reads Slurm), `run_actions` acts (queue `actions`, the only one whose
-worker needs write rights in Slurm). Both are idempotent: each looks at everything that is due. Adapters are imported
-inside them, because the web process imports this module to wake a sweep.
+worker needs write rights in Slurm), `check_rights` finds out which it has. All are idempotent: each looks at everything
+that is due. Adapters are imported inside them, because the web process imports this module to wake a sweep.
 """
 
 import structlog
@@ -29,6 +29,19 @@ def run_actions() -> None:
 
     if run(site()):
         wake()
+
+
+@shared_task(name="controller.check_rights", expires=WAKE_EXPIRES_S)  # type: ignore[untyped-decorator]
+def check_rights() -> None:
+    """On the queue of the actions: only its worker is whom Slurm would see."""
+    from controller import clock
+    from controller.models import Cluster
+    from controller.snapshot import rights
+    from controller.wiring import find_rights
+
+    for cluster in Cluster.objects.all():
+        if rights.due(cluster, clock.now()):
+            rights.refresh(cluster, find_rights, clock.now())
 
 
 def wake() -> None:

@@ -7,6 +7,7 @@ import socket
 import time
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from django.conf import settings
 
@@ -17,6 +18,8 @@ from controller.slurm import reach
 from controller.slurm.cli import CliSlurm, TimeLimits
 from controller.slurm.fake import FakeSlurm
 from controller.slurm.port import SlurmPort
+from controller.slurm.rights import Identities, Identity, find_out
+from controller.slurm.run_as import RunAs
 from controller.slurm.runner import Runner, slurm_env
 
 FAKE = "fake:"
@@ -29,8 +32,30 @@ def slurm_port() -> SlurmPort:
     adapter: str = settings.SLURM_ADAPTER
     if adapter.startswith(FAKE):
         return FakeSlurm(clock.utcnow, path=Path(adapter.removeprefix(FAKE)))
-    runner = Runner(env=slurm_env(os.environ, settings.SLURM_CONF or None))
-    return CliSlurm(clock.utcnow, reader=runner, limits=LIMITS)
+    who = identities()
+    reader, jobs, nodes = who.reader.runner, who.jobs.runner, who.nodes.runner
+    return CliSlurm(clock.utcnow, reader, job_writer=jobs, node_writer=nodes, limits=LIMITS)
+
+
+def find_rights() -> dict[str, Any] | None:
+    """What our identities may do in Slurm, asked now. None for the in-memory Slurm, which knows no rights."""
+    if settings.SLURM_ADAPTER.startswith(FAKE):
+        return None
+    return find_out(identities(), LIMITS, clock.utcnow, own_conf=bool(settings.SLURM_CONF))
+
+
+def identities() -> Identities:
+    """Whom Slurm sees when something is read, when jobs are changed, and when nodes are."""
+    login = pwd.getpwuid(os.geteuid()).pw_name
+    environment = slurm_env(os.environ, settings.SLURM_CONF or None)
+
+    def identity(run_as: RunAs | None) -> Identity:
+        if run_as is None:
+            return Identity(login, Runner(env=environment))
+        return Identity(run_as.user, Runner(env=environment, run_as=run_as.argv), run_as)
+
+    jobs, nodes = identity(settings.SLURM_JOB_RUN_AS), identity(settings.SLURM_NODE_RUN_AS)
+    return Identities(login, reader=identity(None), jobs=jobs, nodes=nodes)
 
 
 @lru_cache(maxsize=1)
@@ -53,6 +78,6 @@ def site() -> Site:
         probe=reach.probe,
         sleep=time.sleep,
         owner=_process_owner(os.getpid()),
-        slurm_user=pwd.getpwuid(os.geteuid()).pw_name,
+        slurm_user=identities().jobs.user,
         cluster_name=settings.RELUME_CLUSTER,
     )

@@ -1,12 +1,13 @@
 """admit(): spends the ceilings and guards over all proposals of one round. Pure.
 
 Nothing is lost by a refusal: a deferred proposal is made again in the next round from the facts of that moment; a
-node hold that a ceiling refuses leaves the exclusion, so the job recovers all the same.
+node hold that a ceiling or a missing right refuses leaves the exclusion, so the job recovers all the same. A requeue
+that Slurm would not let us make is put to people, with the commands.
 """
 
 from dataclasses import dataclass, replace
 
-from controller.decision import actions
+from controller.decision import actions, rights
 from controller.decision.facts import ClusterFacts
 from controller.decision.policy import Policy
 from controller.decision.propose import Proposal
@@ -60,7 +61,37 @@ def _admit_one(proposal: Proposal, cluster: ClusterFacts, now: float, policy: Po
     if cluster.mode == "observe" or cluster.breaker_open:
         why = "the breaker is open" if cluster.breaker_open else "observe mode"
         return Admission(replace(proposal, plans=(), job_event=None), "observe", (why,))
-    return _spend(proposal, cluster, room)
+    ask = _not_ours_to_requeue(proposal, cluster)
+    return _spend(_asking(proposal, ask, cluster) if ask else proposal, cluster, room)
+
+
+def _not_ours_to_requeue(proposal: Proposal, cluster: ClusterFacts) -> str | None:
+    """What people are asked to do where Slurm does not let us requeue the job of somebody else."""
+    requeue = next((plan for plan in proposal.plans if plan.kind == actions.REQUEUE), None)
+    if requeue is None or rights.may(cluster.rights, rights.JOBS_OF_OTHERS) is not False:
+        return None
+    owner = requeue.params.get("owner", "")
+    if owner and owner == cluster.job_user:
+        return None
+    grant = rights.grant(cluster.rights, rights.JOBS_OF_OTHERS)
+    return (
+        f"the controller may not requeue jobs of {owner or 'others'} here. Run as {owner or 'their owner'} or as an "
+        f"operator: {requeue.params.get('by_hand', 'scontrol requeue')}"
+        + (f". Grant it with: {grant}" if grant else "")
+    )
+
+
+def _asking(proposal: Proposal, ask: str, cluster: ClusterFacts) -> Proposal:
+    """The same verdict put to people. A bad node is held all the same, unless a person must agree to that first."""
+    dropped = (actions.REQUEUE,) if cluster.mode == "act" else (actions.REQUEUE, actions.HOLD_NODE)
+    return replace(
+        proposal,
+        plans=tuple(plan for plan in proposal.plans if plan.kind not in dropped),
+        reason=f"{proposal.reason}; {ask}",
+        job_event="stop" if proposal.job_event is not None else None,
+        ask=ask,
+        charge="none",
+    )
 
 
 def _spend(proposal: Proposal, cluster: ClusterFacts, room: _Room) -> Admission:
@@ -71,7 +102,7 @@ def _spend(proposal: Proposal, cluster: ClusterFacts, room: _Room) -> Admission:
     kept: list[actions.ActionPlan] = []
     notes: list[str] = []
     for plan in proposal.plans:
-        refusal = _hold_refusal(plan, room) if plan.kind == actions.HOLD_NODE else None
+        refusal = _hold_refusal(plan, cluster, room) if plan.kind == actions.HOLD_NODE else None
         if refusal is None:
             kept.append(plan)
         else:
@@ -80,10 +111,14 @@ def _spend(proposal: Proposal, cluster: ClusterFacts, room: _Room) -> Admission:
     return Admission(replace(proposal, plans=tuple(kept)), outcome, tuple(notes))
 
 
-def _hold_refusal(plan: actions.ActionPlan, room: _Room) -> str | None:
+def _hold_refusal(plan: actions.ActionPlan, cluster: ClusterFacts, room: _Room) -> str | None:
     """Spends one hold, or says why not. A node that is out already costs nothing: it is adopted."""
     if plan.target in room.out:
         return None
+    if rights.may(cluster.rights, rights.UPDATE_NODES) is False:
+        grant = rights.grant(cluster.rights, rights.UPDATE_NODES)
+        granting = f" grant it with: {grant};" if grant else ""
+        return f"{plan.target} not held: the controller may not drain nodes here;{granting} this job stays away from it"
     if room.nodes <= 0:
         return f"{plan.target} not held: as many nodes are out as the ceiling allows"
     if room.drains <= 0:

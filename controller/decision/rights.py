@@ -26,8 +26,8 @@ def may(rights: Mapping[str, Any], capability: str) -> bool | None:
 
 
 def grant(rights: Mapping[str, Any], capability: str) -> str:
-    """The exact line that grants what is missing, or "" where none is known."""
-    return str(_finding(rights, capability).get("grant", ""))
+    """What grants it, as one line, or "" where nothing is known."""
+    return "; ".join(str(_finding(rights, capability).get("grant", "")).splitlines())
 
 
 def refused(rights: Mapping[str, Any], capability: str, proof: str, at: float) -> dict[str, Any]:

@@ -12,9 +12,9 @@ import structlog
 from django.db.models import Q
 
 from controller.clock import aware
-from controller.decision import actions
+from controller.decision import actions, rights
 from controller.decision.machine import RefusedTransition
-from controller.errors import SlurmRefused, SlurmUnavailable, SlurmUnreadable
+from controller.errors import RefusalKind, SlurmRefused, SlurmUnavailable, SlurmUnreadable
 from controller.ledger import LostRace, move
 from controller.ledger.records import release_unwritten_hold
 from controller.models import Action
@@ -22,6 +22,7 @@ from controller.remediation import handlers, safety
 from controller.remediation.results import Done, Refuse, Result, Wait
 from controller.remediation.turn import LEASE_S, Turn
 from controller.site import Site
+from controller.snapshot.rights import remember_refusal
 
 log = structlog.get_logger()
 
@@ -29,6 +30,8 @@ SHORT_WAIT_S = 2.0
 RUN_FOR_S = 12.0
 IN_HAND_S = 8.0
 RETRY_S = 1.0
+# The right that a kind of action stands on; all others change a job.
+NEEDS = {actions.HOLD_NODE: rights.UPDATE_NODES, actions.RELEASE_NODE: rights.UPDATE_NODES}
 
 
 def run_actions(site: Site) -> int:
@@ -136,10 +139,22 @@ def _guarded(handler: Callable[[Turn], Result], turn: Turn) -> Result:
     except (SlurmUnavailable, SlurmUnreadable) as error:
         return Wait(RETRY_S, f"no answer from Slurm to act upon: {error}")
     except SlurmRefused as error:
-        return Wait(RETRY_S, str(error)) if error.retry else Refuse(f"Slurm refused: {error}")
+        return Wait(RETRY_S, str(error)) if error.retry else _refused(turn, error)
     except ValueError as error:
         log.exception("action_unwritable", key=turn.action.key)
         return Refuse(f"it cannot be put to Slurm: {error}")
+
+
+def _refused(turn: Turn, error: SlurmRefused) -> Refuse:
+    """A right that is missing is remembered, so that it is not planned again, and people get the commands."""
+    action, text = turn.action, f"Slurm refused: {error}"
+    if error.kind is not RefusalKind.NOT_PERMITTED:
+        return Refuse(text)
+    capability = NEEDS.get(action.kind, rights.JOBS_OF_OTHERS)
+    if capability != rights.JOBS_OF_OTHERS or turn.incident.training_job.owner != turn.site.slurm_user:
+        remember_refusal(turn.incident.cluster_id, capability, text, turn.now())
+    by_hand = action.params.get("by_hand")
+    return Refuse(f"{text}. By hand: {by_hand}" if by_hand else text)
 
 
 def _record(action: Action, result: Result, now: float) -> None:

@@ -24,7 +24,8 @@ class TimeLimits:
 class Calls:
     """`clock` gives the aware time that readings are stamped with.
 
-    Node and job writes may run under separate credentials: give each its own runner. Reservations are node writes.
+    Node and job writes may run under separate credentials: give each its own runner. Reservations are job writes: both
+    need an Operator, where node updates need an Administrator.
     """
 
     clock: Callable[[], datetime]

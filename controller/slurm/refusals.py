@@ -45,6 +45,13 @@ _REFUSALS: tuple[tuple[str, RefusalKind], ...] = (
     ("access/permission denied", RefusalKind.NOT_PERMITTED),
     ("access denied to requested reservation", RefusalKind.NOT_PERMITTED),
     ("invalid user id", RefusalKind.NOT_PERMITTED),
+    # What stands before a command under another identity (`run_as`), and says no in Slurm's place.
+    ("a password is required", RefusalKind.NOT_PERMITTED),
+    ("is not in the sudoers file", RefusalKind.NOT_PERMITTED),
+    ("may not run sudo", RefusalKind.NOT_PERMITTED),
+    ("is not allowed to execute", RefusalKind.NOT_PERMITTED),
+    ("may not be used by non-root users", RefusalKind.NOT_PERMITTED),
+    ("operation not permitted", RefusalKind.NOT_PERMITTED),
     ("duplicate reservation name", RefusalKind.EXISTS),
     ("overlaps with another reservation", RefusalKind.OVERLAPS),
     ("requested reservation is in use", RefusalKind.IN_USE),

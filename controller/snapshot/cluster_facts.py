@@ -1,5 +1,7 @@
 """What admit() spends: everybody's drains and our own requeues."""
 
+from typing import Any
+
 from django.db.models import Q
 
 from controller.clock import aware
@@ -30,7 +32,15 @@ def cluster_facts(cluster: Cluster, now: float, policy: Policy) -> ClusterFacts:
         mode=cluster.mode or policy.mode,
         paused=bool(cluster.paused_reason),
         breaker_open=cluster.breaker_open_until is not None and cluster.breaker_open_until.timestamp() > now,
+        rights=_rights(cluster),
+        job_user=cluster.rights.get("identities", {}).get("jobs", {}).get("user", ""),
     )
+
+
+def _rights(cluster: Cluster) -> dict[str, Any]:
+    """What a decision rests on, without the proofs: it is stored with every decision."""
+    found = cluster.rights.get("capabilities", {})
+    return {"capabilities": {name: {k: one[k] for k in ("may", "grant") if k in one} for name, one in found.items()}}
 
 
 def _requeues(cluster: Cluster, now: float) -> int:

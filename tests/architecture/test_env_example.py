@@ -8,7 +8,7 @@ import pytest
 pytestmark = pytest.mark.pure
 
 ROOT = Path(__file__).resolve().parents[2]
-READ = re.compile(r'env\.(?:text|flag|choice|path|broker)\(\s*"([A-Z_]+)"')
+READ = re.compile(r'env\.(?:text|flag|choice|path|broker|run_as)\(\s*"([A-Z_]+)"')
 NAMED = re.compile(r"^#?([A-Z][A-Z_]+)=", re.MULTILINE)
 
 
