@@ -15,6 +15,7 @@ from controller.decision.propose import Proposal, propose
 from controller.errors import SlurmError
 from controller.ledger import LostRace, lease
 from controller.ledger.commit import Commit, commit
+from controller.ledger.machines import follow_machines
 from controller.ledger.upkeep import follow_attempts, follow_exclusions, follow_holds
 from controller.models import Cluster
 from controller.site import Site
@@ -75,6 +76,7 @@ def _sweep(cluster: Cluster, site: Site) -> Swept:
     if not lease.renew(cluster, site.owner, site.clock()):
         return Swept(skipped="lost the lease while Slurm was read")
     follow_attempts(cluster, site.clock())
+    follow_machines(cluster, site.clock(), polled=done.polled)
     subjects, proposals, facts = _decide(cluster, site)
     suspected = [proposal.suspicion for proposal in proposals if proposal.suspicion is not None]
     if suspected:

@@ -63,7 +63,7 @@ def _take(job: TrainingJob, message: Message, newest: int, now: float) -> Receiv
         changes.world_size = len(message.ranks) * len(attempt.nodes) or None
     _write(job, message, changes, store.Place(attempt, current, new_attempt), at)
     report.last_seq += len(records)
-    fresh = new_report or (current and store.is_fresh(report, sent_at))
+    fresh = new_report or (current and store.is_fresh(report, sent_at) and store.same_boot(report, message))
     store.save_report(report, message, fresh=fresh, now=at, sent_at=sent_at)
     orders = instructions.for_agent(job, attempt, message.node, max(newest, message.generation), now)
     return Received(Answer(report.last_seq, now, orders), wake=changes.decisive or new_attempt)

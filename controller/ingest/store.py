@@ -13,6 +13,7 @@ from django.db.models import Case, F, Max, Q, Value, When
 from controller.ingest.changes import Changes, CheckpointNote, ProbeAnswer
 from controller.models import AgentReport, Attempt, Checkpoint, MetricChunk, NodeCheck, TrainingJob
 from controller.slurm import hostlist
+from worker_hooks.protocol.machine import encode_machine
 from worker_hooks.protocol.manifest import parse_folder
 from worker_hooks.protocol.messages import Message, MessageError
 
@@ -98,6 +99,9 @@ def lock_report(attempt: Attempt, message: Message, now: datetime, sent_at: date
 def save_report(report: AgentReport, message: Message, *, fresh: bool, now: datetime, sent_at: datetime) -> None:
     """`fresh`: the heartbeat part is newer than what is there (silence is judged by `received_at`)."""
     columns = ["last_seq"]
+    if message.machine is not None and not report.identity:
+        report.identity = encode_machine(message.machine)
+        columns.append("identity")
     if fresh:
         agent = message.agent
         report.received_at, report.sent_at = now, sent_at
@@ -110,6 +114,11 @@ def save_report(report: AgentReport, message: Message, *, fresh: bool, now: date
         columns += ["received_at", "sent_at", "state", "leader", "boot_id", "probe_port", "addresses", "ranks"]
         columns += ["clock_offset_s"]
     report.save(update_fields=columns)
+
+
+def same_boot(report: AgentReport, message: Message) -> bool:
+    """An agent does not outlive its host's boot: what speaks in its name from another one is no sign of its life."""
+    return not report.boot_id or not message.boot_id or report.boot_id == message.boot_id
 
 
 def is_fresh(report: AgentReport, sent_at: datetime) -> bool:
