@@ -7,6 +7,8 @@ from datetime import UTC, datetime, tzinfo
 
 from controller.slurm.hostlist import expand
 
+# Slurm's "no value" and "unlimited" of 16, 32 and 64 bits, where a command prints them as if they were numbers.
+NO_VALUES = frozenset(str(2**bits - below) for bits in (16, 32, 64) for below in (1, 2))
 _ABSENT = frozenset({"", "(null)", "n/a", "none", "unknown", "not_set"})
 
 
@@ -41,9 +43,9 @@ def words(text: str | None) -> tuple[str, ...]:
 
 
 def number(text: str | None, default: int = 0) -> int:
-    """The first number in `text` ("2-2" nodes is 2, "8.00" is 8)."""
+    """The first number in `text` ("2-2" nodes is 2, "8.00" is 8); what Slurm prints for "no value" is none."""
     found = re.match(r"-?\d+", present(text))
-    return int(found.group()) if found else default
+    return int(found.group()) if found and found.group() not in NO_VALUES else default
 
 
 def tres_per_node(text: str | None) -> str:

@@ -1,31 +1,36 @@
 """Slurm read through scontrol, squeue and sacct.
 
-The text forms are taken, which are 6 to 13 times cheaper than JSON; as soon as one text record is in doubt (see
-`parse`) all jobs are read as JSON.
+The text forms are taken, which are 6 to 13 times cheaper than JSON: nodes from scontrol, all jobs from one squeue with
+columns of our own (`columns`), one job from scontrol, and from squeue too when its text is in doubt. JSON is what is
+left when squeue prints another table than we asked for.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 
-from controller.errors import SlurmUnreadable
-from controller.slurm import accounting, checked, jobids, json_answers, parse, parse_site, versions
+from controller.errors import RefusalKind, SlurmRefused, SlurmUnreadable
+from controller.slurm import accounting, checked, columns, jobids, json_answers, parse, parse_site, versions
 from controller.slurm.building import moment, number, present
 from controller.slurm.calls import Calls, checked_output
+from controller.slurm.memory import Reading
 from controller.slurm.refusals import is_away
 from controller.slurm.runner import Completed
 from controller.slurm.versions import Version
 from controller.slurm.views import ClusterView, JobView, NodeView, PastJob, ReservationView
 
 _SHOW = ("scontrol", "--all", "--local", "--oneliner", "show")
-_ALL_IDS = ("squeue", "--all", "--local", "--noheader", "--states=all", "--format=%A")
 
 
 @dataclass(frozen=True, slots=True)
 class CliReading(Calls):
     """The reading half of SlurmPort."""
+
+    memory: Reading = field(default_factory=Reading, repr=False, compare=False)
 
     def read_cluster(self) -> ClusterView:
         config = self._config()
@@ -60,11 +65,16 @@ class CliReading(Calls):
         done = self.attempt((*_SHOW, "job", checked.job(job_id)), self.limits.read)
         if done.rc != 0 and _says(done, "invalid job id", f"job {job_id} not found"):
             return []
-        read = parse.parse_jobs(checked_output(done, f"scontrol show job {job_id}", write=False))
-        if len(read.jobs) == 1 and not read.doubtful:
-            return list(read.jobs)
+        sure = parse.parse_jobs(checked_output(done, f"scontrol show job {job_id}", write=False)).sure
+        if sure is not None:
+            return [sure]
         wanted = jobids.parse(job_id).job
-        found = self._jobs(self.version(), wanted)
+        try:
+            found = self._jobs(self.version(), wanted)
+        except SlurmRefused as refused:
+            if refused.kind is RefusalKind.INVALID_JOB:  # it was there a moment ago
+                return []
+            raise
         return [job for job in found if wanted in (job.raw_id, job.array_job_id, job.het_job_id)]
 
     def read_node(self, name: str) -> NodeView | None:
@@ -117,18 +127,19 @@ class CliReading(Calls):
         """All jobs, or those of one id."""
         try:
             records = self._columns(version, only)
+            if only is not None:
+                return [columns.view_of(record) for record in records]
+            return self.memory.jobs.read(records, columns.view_of)
         except SlurmUnreadable:
             return self._jobs_json(version)
-        return (
-            [columns.view_of(record) for record in records] if only else self.memory.jobs.read(records, columns.view_of)
-        )
 
     def _columns(self, version: Version, only: int | None) -> list[columns.Record]:
-        limit, excluded = self.limits.batch, {}
-        if not version.squeue_excluded:
-            excluded = columns.exclusions(self.ask(*columns.exclusions_question(only), limit=limit))
-        marks = columns.Marks(secrets.token_hex(8))
-        return columns.records(self.ask(*columns.jobs_question(marks, only), limit=limit), marks, excluded)
+        table = columns.Table(secrets.token_hex(8), has_excluded=version.squeue_excluded)
+        text = self.ask(*table.question(only), limit=self.limits.batch)
+        excluded: Mapping[str, str] = {}
+        if not table.has_excluded:  # asked afterwards, so that every job of the table is in it
+            excluded = columns.exclusions(self.ask(*columns.exclusions_question(only), limit=self.limits.batch))
+        return table.records(text, excluded)
 
     def _jobs_json(self, version: Version) -> list[JobView]:
         argv: tuple[str, ...] = ("squeue", "--all", "--local", "--states=all", "--json")

@@ -12,8 +12,6 @@ from controller.slurm.building import moment, names, number, present, words
 from controller.slurm.views import PartitionView, ReservationView
 
 _CONFIG_LINE = re.compile(r"^([A-Za-z_]\w*(?:\[\d+\])?)\s+= ?(.*?)\s*$")
-_PARTITION_START = re.compile(r"^(?=PartitionName=\S)", re.MULTILINE)
-_RESERVATION_START = re.compile(r"^(?=ReservationName=\S)", re.MULTILINE)
 _RESERVATION = re.compile(
     r"ReservationName=(?P<name>.+?) (?=StartTime=\S+ EndTime=)(?P<plain>.*?)(?:\sComment=(?P<comment>.*))?", re.DOTALL
 )
@@ -31,7 +29,7 @@ def parse_config(text: str) -> dict[str, str]:
 def parse_partitions(text: str) -> dict[str, PartitionView]:
     """By name, in Slurm's order. SlurmUnreadable when `text` is not partition records."""
     views: dict[str, PartitionView] = {}
-    for record in records.split(text, _PARTITION_START, "No partitions in the system"):
+    for record in records.split(text, "PartitionName", "No partitions in the system"):
         with records.reading(record):
             view = _partition_view(record)
         views[view.name] = view
@@ -41,7 +39,7 @@ def parse_partitions(text: str) -> dict[str, PartitionView]:
 def parse_reservations(text: str, zone: tzinfo | None = None) -> dict[str, ReservationView]:
     """By name, in Slurm's order. SlurmUnreadable when `text` is not reservation records."""
     views: dict[str, ReservationView] = {}
-    for record in records.split(text, _RESERVATION_START, "No reservations in the system"):
+    for record in records.split(text, "ReservationName", "No reservations in the system"):
         with records.reading(record):
             view = _reservation_view(record, zone)
         views[view.name] = view

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from controller.errors import SlurmUnreadable
 
 
-def split(text: str, start: re.Pattern[str], nothing: str) -> list[str]:
-    """The records of `text`. SlurmUnreadable when it is neither records nor Slurm's text for `nothing`."""
-    before, *records = start.split(text)
-    if before.strip() not in ("", nothing) or not text.strip():
+def split(text: str, name: str, nothing: str) -> list[str]:
+    """The records of `text`, each beginning with `name=`. SlurmUnreadable when it is neither records nor Slurm's text
+    for `nothing`."""
+    if text.strip() == nothing:
+        return []
+    first, *more = text.removesuffix("\n").split(f"\n{name}=")
+    if not first.startswith(f"{name}="):
         raise SlurmUnreadable("Slurm's answer is no list of records", text=text[:2000])
-    return [record.removesuffix("\n") for record in records]
+    return [first, *(f"{name}={record}" for record in more)]
 
 
 @contextmanager

@@ -18,7 +18,7 @@ _LAST_WORDS = 4000
 # What a user's shell may have set to change what Slurm's commands print, read or do.
 _DISPLAY_PREFIXES = ("SQUEUE_", "SINFO_", "SCONTROL_", "SACCT_", "SCANCEL_", "SBATCH_", "SALLOC_", "SRUN_", "SLURM")
 _KEPT = frozenset({"SLURM_CONF"})
-_FIXED = {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
+_FIXED = {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,8 @@ class Completed:
 
 
 def slurm_env(environ: Mapping[str, str], slurm_conf: str | None = None) -> dict[str, str]:
-    """`environ` for Slurm's commands: C locale, epoch times (the standard form has no zone), no display settings."""
+    """`environ` for Slurm's commands: C locale, epoch times (the standard form has no zone), lists of array tasks not
+    cut short, no display settings."""
     kept = {key: value for key, value in environ.items() if key in _KEPT or not key.startswith(_DISPLAY_PREFIXES)}
     kept |= _FIXED
     if slurm_conf:

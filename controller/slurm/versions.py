@@ -29,6 +29,11 @@ class Version:
         """`scontrol show ... --json` came with 23.02; sinfo and squeue have it from 22.05 on."""
         return (self.year, self.month) >= (23, 2)
 
+    @property
+    def squeue_excluded(self) -> bool:
+        """`squeue --Format` knows ExcNodes from 24.05 on; the short format always did."""
+        return (self.year, self.month) >= (24, 5)
+
 
 def parse(text: str) -> Version:
     """From "slurm 22.05.8", "slurm-wlm 24.11.5" or "25.11.7". ValueError when there is no version in it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controller.slurm.runner import Completed
@@ -43,11 +43,40 @@ def job_record(number: int = 7, *, name: str = "llama", comment: str = "", state
     )
 
 
+QUIET_JOB = {
+    "JobID": "7", "ArrayJobID": "7", "ArrayTaskID": "N/A", "HetJobID": "N/A", "HetJobOffset": "N/A", "State": "RUNNING",
+    "UserID": "1000", "Partition": "train", "NodeList": "gpu[1-2]", "BatchHost": "gpu1", "ReqNodes": "",
+    "BatchFlag": "1", "Requeue": "1", "RestartCnt": "0", "PriorityLong": "10", "SubmitTime": "1795963735",
+    "EligibleTime": "1795963735", "StartTime": "1795963736", "EndTime": "1796050136", "TimeLimit": "1-00:00:00",
+    "exit_code": "0", "NumNodes": "2", "NumTasks": "2", "NumCPUs": "2", "tres-alloc": "cpu=2,node=2",
+    "tres-per-node": "gres:gpu:8", "UserName": "ada", "Name": "llama", "Comment": "(null)", "Account": "(null)",
+    "QOS": "(null)", "Reason": "None", "Dependency": "(null)", "Feature": "(null)", "Reservation": "(null)",
+    "Command": "/home/ada/train.sh", "WorkDir": "/home/ada", "STDOUT": "/home/ada/o", "STDERR": "/home/ada/o",
+    "ExcNodes": "",
+}  # fmt: skip
+Answer = Completed | OSError | Callable[[Sequence[str]], Completed]
+
+
+def queue(*jobs: Mapping[str, str]) -> Callable[[Sequence[str]], Completed]:
+    """squeue, printing the columns it is asked for; each job says only its difference from the quiet one."""
+
+    def answer(argv: Sequence[str]) -> Completed:
+        rows = [{column: "JOBID" if column == "JobID" else column.upper() for column in QUIET_JOB}]
+        rows += [QUIET_JOB | job for job in jobs]
+        if (short := argv[-1].removeprefix("--format=")) != argv[-1]:
+            end = short.removeprefix("%A").removesuffix("%x")
+            return said("".join(f"{row['JobID']}{end}{row['ExcNodes']}\n" for row in rows))
+        wanted = [column.partition(":") for column in argv[-1].removeprefix("--Format=").split(",")]
+        return said("".join("".join(row[name] + end for name, _, end in wanted) + "\n" for row in rows))
+
+    return answer
+
+
 @dataclass
 class ScriptedRunner:
     """Answers by the first prepared key that occurs in the command; keeps what was asked."""
 
-    answers: dict[str, Completed | OSError]
+    answers: Mapping[str, Answer]
     asked: list[list[str]] = field(default_factory=list)
 
     def run(self, argv: Sequence[str], timeout: float) -> Completed:
@@ -56,20 +85,20 @@ class ScriptedRunner:
         answer = next(answer for key, answer in self.answers.items() if key in " ".join(argv))
         if isinstance(answer, OSError):
             raise answer
-        return answer
+        return answer if isinstance(answer, Completed) else answer(argv)
 
 
 def said(out: str = "", err: str = "", rc: int | None = 0, **more: bool) -> Completed:
     return Completed(rc=rc, out=out, err=err, duration=0.01, **more)
 
 
-def whole() -> dict[str, Completed | OSError]:
+def whole() -> dict[str, Answer]:
     """The answers of a quiet cluster of one node and one job."""
     return {
         "show config": said(CONFIG),
         "show partitions": said(PARTITION),
         "show reservations": said(RESERVATION),
         "show nodes": said(NODE),
-        "show jobs": said(job_record()),
-        "--format=%A": said("7\n"),
+        "--Format=": queue({}),
+        "--format=%A": queue({}),
     }

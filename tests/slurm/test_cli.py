@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
@@ -15,7 +15,7 @@ from controller.slurm.durations import UNLIMITED
 from controller.slurm.port import SlurmPort
 from controller.slurm.runner import Completed, Runner
 from controller.slurm.views import PastJob
-from tests.slurm.scripted import CONFIG, RESERVATION, ScriptedRunner, job_record, said, whole
+from tests.slurm.scripted import CONFIG, NODE, RESERVATION, Answer, ScriptedRunner, job_record, queue, said, whole
 
 pytestmark = pytest.mark.pure
 
@@ -23,7 +23,7 @@ NOW = datetime(2026, 11, 29, 15, tzinfo=UTC)
 WHOLE = whole()
 
 
-def slurm(answers: dict[str, Completed | OSError]) -> tuple[CliSlurm, ScriptedRunner]:
+def slurm(answers: Mapping[str, Answer]) -> tuple[CliSlurm, ScriptedRunner]:
     runner = ScriptedRunner(answers)
     return CliSlurm(clock=lambda: NOW, reader=cast(Runner, runner)), runner
 
@@ -54,25 +54,72 @@ def test_any_failed_part_fails_the_whole_read(failing: str) -> None:
     port, _ = slurm(WHOLE | {failing: said(err="error: Socket timed out on send/recv operation", rc=1)})
     with pytest.raises(SlurmUnavailable):
         port.read_cluster()
-    port, _ = slurm(WHOLE | {failing: said("", rc=0)} | ({"--json": said("")} if failing == "--format=%A" else {}))
+    port, _ = slurm(WHOLE | {failing: said("", rc=0), "--json": said("")})
     with pytest.raises(SlurmUnreadable):
         port.read_cluster()
 
 
-def test_a_job_in_doubt_is_read_in_the_surer_form() -> None:
-    forged = job_record(name="x\nJobId=8 JobName=y")
-    fields = {"job_id": 7, "name": "x\nJobId=8 JobName=y", "partition": "train", "excluded_nodes": "", "nodes": "gpu1"}
+def test_the_number_of_calls_does_not_depend_on_the_number_of_jobs() -> None:
+    many = queue(*({"JobID": str(number)} for number in range(1, 400)))
+    port, runner = slurm(WHOLE | {"--Format=": many, "--format=%A": many})
+    assert len(port.read_cluster().jobs) == 399 and len(runner.asked) == 6
+    newer = {"show config": said(CONFIG.replace("22.05.8", "24.11.5")), "--Format=": many}
+    port, runner = slurm(WHOLE | newer)
+    assert len(port.read_cluster().jobs) == 399 and len(runner.asked) == 5  # its long format has the excluded nodes
+
+
+def test_one_job_in_doubt_is_read_in_the_surer_form() -> None:
+    name = "x\nJobId=8 JobName=y"
+    forged = said(job_record(name=name))
+    port, runner = slurm(WHOLE | {"show job 7": forged, "--Format=": queue({"Name": name, "RestartCnt": "3"})})
+    found = port.read_job("7")
+    assert found is not None and (found.name, found.restarts) == (name, 3)
+    assert [argv[-2] for argv in runner.asked if argv[0] == "squeue"] == ["--jobs=7", "--jobs=7"]
+    gone = said(err="slurm_load_jobs error: Invalid job id specified", rc=1)
+    port, _ = slurm(WHOLE | {"show job 7": forged, "--Format=": gone})
+    assert port.read_job("7") is None
+
+
+def test_a_queue_that_prints_another_table_is_read_as_json() -> None:
+    fields = {"job_id": 7, "name": "x", "partition": "train", "excluded_nodes": "", "nodes": "gpu1"}
     fields |= {"required_nodes": "", "batch_flag": True, "requeue": True, "restart_cnt": 1, "submit_time": 1795963735}
     answer = said(json.dumps({"errors": [], "jobs": [fields | {"job_state": "RUNNING"}]}))
-    port, runner = slurm(WHOLE | {"show jobs": said(forged), "show job 7": said(forged), "--json": answer})
-    assert {job_id: job.name for job_id, job in port.read_cluster().jobs.items()} == {"7": fields["name"]}
-    found = port.read_job("7")
-    assert found is not None and found.restarts == 1
-    assert [argv[0] for argv in runner.asked if "--json" in argv] == ["squeue", "squeue"]  # 22.05 has no other
-    newer = CONFIG.replace("22.05.8", "24.11.5")
-    port, runner = slurm({"--json": answer} | WHOLE | {"show config": said(newer), "show jobs": said(forged)})
-    port.read_cluster()
-    assert [argv[0] for argv in runner.asked if "--json" in argv] == ["scontrol"]
+    table = said("JOBID NAME\n7 x\n")
+    for version, command in (("22.05.8", "squeue"), ("23.02.1", "scontrol")):  # 22.05's scontrol knows no JSON
+        config = said(CONFIG.replace("22.05.8", version))
+        port, runner = slurm({"--json": answer} | WHOLE | {"show config": config, "--Format=": table})
+        assert port.read_cluster().jobs["7"].restarts == 1
+        assert [argv[0] for argv in runner.asked if "--json" in argv] == [command]
+
+
+def test_what_changed_is_read_anew_and_what_is_gone_is_forgotten() -> None:
+    """The adapter remembers records by their text: nothing of an older answer may come back."""
+    answers = WHOLE | {"show nodes": said(NODE + NODE.replace("gpu1", "gpu2"))}
+    port, _ = slurm(answers)
+    before = port.read_cluster()
+    assert port.read_cluster().nodes["gpu2"] is before.nodes["gpu2"]
+    assert port.read_cluster().jobs["7"] is before.jobs["7"]
+    answers["show nodes"] = said(NODE.replace("State=IDLE", "State=IDLE+DRAIN"))
+    answers["--Format="] = queue({"UserName": "eve", "SubmitTime": "1796000000"})  # the id, given again
+    after = port.read_cluster()
+    assert list(after.nodes) == ["gpu1"] and after.nodes["gpu1"].state.drain and after.jobs["7"].user == "eve"
+    answers["--Format="] = queue()
+    assert port.read_cluster().jobs == {}
+    answers["show config"] = said(CONFIG.replace("SlurmdPort = 6818", "SlurmdPort = 7000"))
+    answers["show nodes"] = said(NODE.replace("Port=6818 ", ""))
+    assert port.read_cluster().nodes["gpu1"].port == 7000
+    answers["show config"] = said(CONFIG)
+    assert port.read_cluster().nodes["gpu1"].port == 6818
+
+
+def test_an_exclusion_alone_changes_a_job() -> None:
+    answers = dict(WHOLE)
+    port, _ = slurm(answers)
+    assert port.read_cluster().jobs["7"].excluded_nodes == ()
+    answers["--format=%A"] = queue({"ExcNodes": "gpu[3-4]"})
+    assert port.read_cluster().jobs["7"].excluded_nodes == ("gpu3", "gpu4")
+    answers["--format=%A"] = queue()  # it left the queue between the two questions
+    assert port.read_cluster().jobs["7"].excluded_nodes == ()
 
 
 @pytest.mark.parametrize(
