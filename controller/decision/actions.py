@@ -15,7 +15,11 @@ REQUEUE = "requeue_excluding"
 NOTIFY = "notify"
 # Only by a person's word, never planned by propose().
 RELEASE_NODE = "release_node"
-KINDS = (HOLD_NODE, REQUEUE, NOTIFY, RELEASE_NODE)
+# Planned together with the making of a reservation, to end it again; the incident does not wait for it.
+GIVE_BACK = "give_back"
+KINDS = (HOLD_NODE, REQUEUE, NOTIFY, RELEASE_NODE, GIVE_BACK)
+# Carried out whatever becomes of the incident and its other actions.
+ALWAYS = (NOTIFY, GIVE_BACK)
 
 ACTION = Machine(
     name="action",
@@ -44,7 +48,8 @@ ACTION = Machine(
 
 @dataclass(frozen=True)
 class ActionPlan:
-    """What admit() may turn into an Action row. `target`: a node name, or a Slurm job id."""
+    """What admit() may turn into an Action row. `target`: a node name, or a Slurm job id. `delay_s`: it is due so long
+    after it was decided."""
 
     kind: str
     target: str
@@ -52,3 +57,4 @@ class ActionPlan:
     params: dict[str, Any] = field(default_factory=dict)
     optional: bool = False
     reason: str = ""
+    delay_s: float = 0.0

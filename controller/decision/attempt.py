@@ -24,6 +24,7 @@ OUTCOMES = (
     "node_lost",
     "node_failed",
     "process_died",
+    "launch_failed",
     "user_error",
     "verification_failed",
     "superseded",

@@ -7,9 +7,15 @@ from collections.abc import Callable
 
 from controller.decision.facts import SubjectFacts
 from controller.decision.findings import Finding, Suspicion
+from controller.decision.launch import launch_failed
 from controller.decision.node_states import node_failed, node_rebooted, node_says_slurm
 from controller.decision.policy import Policy
-from controller.decision.process_exits import job_ended_badly, process_died, verification_failed
+from controller.decision.process_exits import (
+    job_ended_badly,
+    preempted_for_good,
+    process_died,
+    verification_failed,
+)
 from controller.decision.silent_nodes import node_lost
 
 Detector = Callable[[SubjectFacts, float, Policy], Finding | Suspicion | None]
@@ -17,11 +23,13 @@ Detector = Callable[[SubjectFacts, float, Policy], Finding | Suspicion | None]
 DETECTORS: tuple[Detector, ...] = (
     verification_failed,
     node_says_slurm,
+    launch_failed,
     node_failed,
     node_rebooted,
     node_lost,
     process_died,
     job_ended_badly,
+    preempted_for_good,
 )
 
 

@@ -6,9 +6,12 @@ sensor (issue "Diagnosis").
 
 from dataclasses import dataclass
 
+from controller.decision import advice, relaunch
 from controller.decision import findings as f
 from controller.decision.facts import SubjectFacts
 from controller.decision.findings import Clue, Finding
+from controller.decision.policy import Policy
+from controller.decision.relaunch import Judgement
 
 REQUEUE = "requeue"
 ASK = "ask"
@@ -16,7 +19,9 @@ ASK = "ask"
 
 @dataclass(frozen=True)
 class Verdict:
-    """`hold` and `exclude` are node names; `budget` is infrastructure, process, user or none; `clues` carry it."""
+    """`hold` and `exclude` are node names; `budget` is infrastructure, process, user, time_limit or none; `clues` carry
+    it. `stop`: the sentence for a person when nothing is to be requeued (the holds stand all the same). `delay_s`: how
+    long the requeue waits. `restarts`: Slurm's count of the start that was hit."""
 
     cause: str
     summary: str
@@ -31,6 +36,9 @@ class Verdict:
     clues: tuple[Clue, ...] = ()
     fault_at: float | None = None
     last_good_at: float | None = None
+    restarts: int = 0
+    stop: str = ""
+    delay_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -52,32 +60,45 @@ RULES: dict[str, Rule] = {
     f.MANY_NODES: Rule("Many nodes lost at once", 0.5, REQUEUE, "infrastructure", exclude=True),
     f.PROCESS_DIED: Rule("A process died", 0.7, REQUEUE, "process"),
     f.USER_ERROR: Rule("The program ended with an error", 0.8, ASK, "user"),
-    f.TIME_LIMIT: Rule("Time limit reached", 1.0, ASK, "none"),
+    # Nobody's fault, and Slurm does not start it again: the run goes on where it was.
+    f.TIME_LIMIT: Rule("Time limit reached", 1.0, REQUEUE, "time_limit"),
+    f.DEADLINE: Rule("Deadline passed", 1.0, ASK, "none"),
+    f.PREEMPTED: Rule("Preempted and not queued again", 1.0, ASK, "none"),
+    # `relaunch` says when a node is held for it, and when a person is asked.
+    f.SLURM_INFRA: Rule("Launch failed", 0.9, REQUEUE, "infrastructure", exclude=True),
+    f.START_FAILED: Rule("Ended as it began", 0.5, REQUEUE, "infrastructure", exclude=True),
+    f.LAUNCH_LIMIT: Rule("Slurm stopped trying to start the job", 0.9, REQUEUE, "infrastructure", exclude=True),
     f.VERIFICATION_FAILED: Rule("The resumed run is not the same run", 1.0, ASK, "none"),
 }
 
 
-def diagnose(subject: SubjectFacts, finding: Finding) -> Verdict:
+def diagnose(subject: SubjectFacts, finding: Finding, now: float, policy: Policy) -> Verdict:
     """Every cause has a rule (tested), so this never guesses. A node of a required-nodes list is never excluded:
     the job could not run at all, so it asks instead."""
     rule = RULES[finding.cause]
-    required = set(subject.slurm.required_nodes) if subject.slurm is not None else set()
-    pinned = sorted(required & set(finding.suspects)) if rule.exclude else []
+    pinned = _pinned(subject, finding) if rule.exclude else []
     names = ", ".join(finding.suspects)
-    headline = f"{rule.headline}: {names}" if names else rule.headline
-    reason = finding.reason + (f"; the job requires {', '.join(pinned)} by name" if pinned else "")
+    judged = relaunch.judge(subject, finding, now, policy) if finding.cause in relaunch.CAUSES else Judgement()
     return Verdict(
         cause=finding.cause,
-        summary=headline,
-        reason=reason,
+        summary=f"{rule.headline}: {names}" if names else rule.headline,
+        reason=finding.reason,
         confidence=rule.confidence,
         remedy=ASK if pinned else rule.remedy,
         budget=rule.budget,
         suspects=finding.suspects,
         ranks=finding.ranks,
-        hold=finding.suspects if rule.hold else (),
+        hold=finding.suspects if rule.hold else judged.hold,
         exclude=finding.suspects if rule.exclude and not pinned else (),
         clues=finding.clues,
         fault_at=finding.fault_at,
         last_good_at=finding.last_good_at,
+        restarts=subject.restarts_hit if finding.restarts is None else finding.restarts,
+        stop=advice.required_nodes(subject.slurm, pinned) if pinned else judged.stop,
+        delay_s=judged.delay_s,
     )
+
+
+def _pinned(subject: SubjectFacts, finding: Finding) -> list[str]:
+    required = set(subject.slurm.required_nodes) if subject.slurm is not None else set()
+    return sorted(required & set(finding.suspects))

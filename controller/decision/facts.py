@@ -41,6 +41,7 @@ class NodeFact:
     jobs: tuple[str, ...] = ()
     hold_state: str | None = None
     boot_at: float | None = None
+    reason_at: float | None = None
 
     @property
     def drained_by_somebody(self) -> bool:
@@ -135,6 +136,14 @@ class SlurmJobFact:
     start_at: float | None = None
     user: str = ""
     unsupported: tuple[str, ...] = ()  # why this job is only watched, one refusal each
+    end_at: float | None = None
+    submit_at: float | None = None
+    batch_host: str = ""
+    time_limit_s: float | None = None
+
+    @property
+    def completing(self) -> bool:
+        return "COMPLETING" in self.flags
 
     @property
     def failed(self) -> bool:
@@ -145,6 +154,38 @@ class SlurmJobFact:
     def died_by_signal(self) -> bool:
         """The batch script was killed, or ended with 128 + a signal as shells, srun and `relume run` do."""
         return self.exit_signal > 0 or (self.exit_code is not None and 128 < self.exit_code < 193)
+
+
+@dataclass(frozen=True)
+class StartFact:
+    """Where Slurm last started the job, as far as it was seen: `restarts` is the count of that start."""
+
+    restarts: int
+    host: str
+    nodes: tuple[str, ...] = ()
+    start_at: float | None = None
+
+
+@dataclass(frozen=True)
+class LaunchFact:
+    """A start that failed earlier, this job's or another's, as its incident remembers it. `restarts`: of that start;
+    `code`: of the sign that showed it."""
+
+    run_id: str
+    cause: str
+    code: str
+    hosts: tuple[str, ...]
+    restarts: int
+    at: float
+
+
+@dataclass(frozen=True)
+class SchedulerFact:
+    """What slurm.conf says about starting again. `max_batch_requeue`: so many failed launches, and Slurm holds the job
+    (5 where the version has no such setting). `job_requeue`: whether jobs may be requeued unless they say otherwise."""
+
+    max_batch_requeue: int = 5
+    job_requeue: bool = True
 
 
 @dataclass(frozen=True)
@@ -167,22 +208,26 @@ class IncidentFact:
     restarts: int
     suspects: tuple[str, ...] = ()
     actions: tuple[ActionFact, ...] = ()
+    ask: str = ""
 
 
 @dataclass(frozen=True)
 class Spent:
-    """Requeues already charged to this training job, and those at its present step without progress between."""
+    """Requeues already charged to this training job, and those at its present step without progress between. What
+    Slurm does by itself (preemption) is charged to nobody."""
 
     infrastructure: int = 0
     process: int = 0
     user: int = 0
+    time_limit: int = 0
     same_step: int = 0
 
 
 @dataclass(frozen=True)
 class SubjectFacts:
     """Everything about one training job that a decision may rest on. `slurm` is None while Slurm does not show the job
-    (hidden, or purged after its end): then nothing is concluded from its nodes; `unseen` says why."""
+    (hidden, or purged after its end): then nothing is concluded from its nodes; `unseen` says why. `launches`: failed
+    starts of the recent past, of this job and of others. `starts_before`: starts of earlier Slurm jobs of this run."""
 
     run_id: str
     state: str
@@ -197,6 +242,10 @@ class SubjectFacts:
     incident: IncidentFact | None = None
     spent: Spent = Spent()
     unseen: str = ""
+    last_start: StartFact | None = None
+    launches: tuple[LaunchFact, ...] = ()
+    scheduler: SchedulerFact = SchedulerFact()
+    starts_before: int = 0
 
     def excuse(self, node: str) -> str | None:
         """Why nothing need be heard from this job on `node` now, as a sentence; None when it should speak."""

@@ -10,6 +10,12 @@ MANY_NODES = "many_nodes"
 PROCESS_DIED = "process_died"
 USER_ERROR = "user_error"
 TIME_LIMIT = "time_limit"
+DEADLINE = "deadline"
+PREEMPTED = "preempted"
+# A start that Slurm could not make, by its own word; by the look of it only; one too many for Slurm.
+SLURM_INFRA = "slurm_infra"
+START_FAILED = "start_failed"
+LAUNCH_LIMIT = "launch_limit"
 VERIFICATION_FAILED = "verification_failed"
 
 
@@ -29,7 +35,8 @@ class Clue:
 
 @dataclass(frozen=True)
 class Finding:
-    """A detected fault. `fault_at` is an estimate, not before `last_good_at` and not after detection."""
+    """A detected fault. `fault_at` is an estimate, not before `last_good_at` and not after detection. `restarts`:
+    Slurm's count of the start that it hit, where that is not the one of the newest attempt."""
 
     cause: str
     reason: str
@@ -38,6 +45,7 @@ class Finding:
     clues: tuple[Clue, ...] = ()
     fault_at: float | None = None
     last_good_at: float | None = None
+    restarts: int | None = None
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,15 @@ Each function returns (reason, changes), where changes are keyword arguments of 
 
 from typing import Any
 
+from controller.decision import actions
 from controller.decision.attempt import ATTEMPT
 from controller.decision.facts import AttemptFact, IncidentFact, SlurmJobFact, SubjectFacts
+from controller.decision.launch import sign_of
 from controller.decision.training_job import TRAINING_JOB
 
 BAD_ENDS = frozenset({"FAILED", "OUT_OF_MEMORY", "TIMEOUT", "DEADLINE", "NODE_FAIL", "BOOT_FAIL"})
+
+PAST_ITS_ACTIONS = frozenset({"recovering", "verifying", "awaiting_operator"})
 
 Course = tuple[str, dict[str, Any]]
 
@@ -83,11 +87,16 @@ def _ended_again(subject: SubjectFacts, incident: IncidentFact) -> bool:
 
 
 def hit_again(subject: SubjectFacts) -> bool:
-    """The live incident is past its actions and a newer attempt runs: whatever hits that one is a new incident."""
+    """The live incident is past its actions and a newer attempt runs: whatever hits that one is a new incident. So is a
+    later start that failed, of which no attempt ever speaks."""
     incident, attempt = subject.incident, subject.attempt
+    if incident is not None and incident.state in PAST_ITS_ACTIONS:
+        sign = sign_of(subject)
+        if sign is not None and sign.restarts > incident.restarts:
+            return True
     return (
         incident is not None
-        and incident.state in ("recovering", "verifying", "awaiting_operator")
+        and incident.state in PAST_ITS_ACTIONS
         and attempt is not None
         and _newer(attempt, incident)
         and attempt.state != "ended"
@@ -159,6 +168,8 @@ def _acting(incident: IncidentFact) -> Course:
         text = "; ".join(f"{a.kind} {a.target} {a.state}: {a.reason}" for a in failed)
         return text, {"incident_events": ("ask",), "ask": text, "job_event": "stop"}
     if incident.actions and all(a.state in over for a in incident.actions):
+        if incident.ask and all(a.kind != actions.REQUEUE for a in incident.actions):
+            return incident.ask, {"incident_events": ("ask",), "ask": incident.ask}
         return "every action is confirmed", {"incident_events": ("actions_done",)}
     waiting = [f"{a.kind} {a.target}" for a in incident.actions if a.state not in over]
     return f"waiting for {', '.join(waiting) or 'actions'}", {}

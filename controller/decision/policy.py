@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 MODES = ("observe", "approve", "act")
+LEAST_BACKOFF_S = 30.0
 MOST = 1e9  # more seconds than anybody means; the end of an exclusion must still be a date
 
 
@@ -39,12 +40,27 @@ class Limits:
 
 @dataclass(frozen=True)
 class Budget:
-    """Requeues that one training job may cost before a person is asked."""
+    """Requeues that one training job may cost before a person is asked. `time_limit`: after a time-out with progress;
+    0 asks at each."""
 
     infrastructure: int = 8
     process: int = 3
     user: int = 0
+    time_limit: int = 50
     same_step: int = 2
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Starts that Slurm could not make. The first wait before the next try is `backoff_s`, doubled for each failure in
+    a row up to `backoff_max_s`. `hold_after` failures on one node within `memory_s` hold it. `release_at_limit`:
+    whether Slurm's own stop (MaxBatchRequeue) may be lifted, once a job."""
+
+    backoff_s: float = 30.0
+    backoff_max_s: float = 1800.0
+    memory_s: float = 86400.0
+    hold_after: int = 2
+    release_at_limit: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,6 +72,7 @@ class Policy:
     ceilings: Ceilings = field(default_factory=Ceilings)
     limits: Limits = field(default_factory=Limits)
     budget: Budget = field(default_factory=Budget)
+    launch: Launch = field(default_factory=Launch)
 
     def digest(self) -> str:
         """Changes when any value changes; kept with every decision."""
@@ -69,7 +86,17 @@ def policy_from(data: Mapping[str, Any]) -> Policy:
         raise PolicyError(f"mode: {policy.mode!r} is none of {', '.join(MODES)}")
     if not 0 < policy.ceilings.max_fraction_out <= 1:
         raise PolicyError("ceilings.max_fraction_out: must be above 0 and at most 1")
+    _check_launch(policy.launch)
     return policy
+
+
+def _check_launch(launch: Launch) -> None:
+    if launch.backoff_s < LEAST_BACKOFF_S:
+        raise PolicyError(f"launch.backoff_s: at least {LEAST_BACKOFF_S:g}, or a node that rejects them is hammered")
+    if launch.backoff_max_s < launch.backoff_s:
+        raise PolicyError("launch.backoff_max_s: less than launch.backoff_s")
+    if launch.hold_after < 2:
+        raise PolicyError("launch.hold_after: at least 2; the first failed launch only excludes the node for the job")
 
 
 def _section(kind: type[Any], data: Mapping[str, Any], prefix: str) -> Any:

@@ -2,6 +2,8 @@
 
 from controller.decision.facts import AttemptFact, RankExit, SubjectFacts
 from controller.decision.findings import (
+    DEADLINE,
+    PREEMPTED,
     PROCESS_DIED,
     TIME_LIMIT,
     USER_ERROR,
@@ -10,10 +12,13 @@ from controller.decision.findings import (
     Finding,
     Suspicion,
 )
+from controller.decision.launch import OUTPUT_FAILED_SIGNAL
 from controller.decision.policy import Policy
 
 # Deaths within this of the first one belong to it: the survivors' own errors follow within a fraction of a second.
 SAME_MOMENT_S = 2.0
+# Slurm queues a preempted job again at once, if at all.
+QUEUED_AGAIN_WITHIN_S = 15.0
 ENDED_BY_SOMEBODY = frozenset({"CANCELLED", "PREEMPTED", "COMPLETED", "TIMEOUT", "DEADLINE", "REVOKED", "SUSPENDED"})
 
 
@@ -40,6 +45,8 @@ def process_died(subject: SubjectFacts, now: float, policy: Policy) -> Finding |
     slurm = subject.slurm
     if not settled or not read_since or slurm is None or slurm.base in ENDED_BY_SOMEBODY:
         return None
+    if slurm.completing and slurm.base == "UNKNOWN":
+        return None  # being ended by Slurm: whether for its time limit, a cancel or a requeue it says afterwards
     if _somebody_silent(attempt, now) and not slurm.failed:
         return None
     return _exit_finding(attempt, own)
@@ -52,17 +59,42 @@ def job_ended_badly(subject: SubjectFacts, now: float, policy: Policy) -> Findin
         return None
     raw = f"job {slurm.job_id} {slurm.base} exit {slurm.exit_code} {slurm.reason}".strip()
     clue = Clue("slurm", "slurm", slurm.job_id, slurm.base, raw, subject.view_at or now)
-    if slurm.base in ("TIMEOUT", "DEADLINE"):
-        return Finding(TIME_LIMIT, f"job {slurm.job_id} reached its time limit", clues=(clue,), fault_at=clue.at)
+    if slurm.base == "DEADLINE":
+        return Finding(DEADLINE, f"job {slurm.job_id} reached its deadline", clues=(clue,), fault_at=clue.at)
+    if slurm.base == "TIMEOUT":
+        return None if slurm.completing else Finding(TIME_LIMIT, _time_used(subject), clues=(clue,), fault_at=clue.at)
     if slurm.exit_meaning == "verification_failed":
         text = "the job said so with its exit code"
         return Finding(VERIFICATION_FAILED, text, clues=(clue,), fault_at=clue.at)
     attempt = subject.attempt
     if attempt is not None and attempt.agents and any(_by_itself(e) for e in attempt.exits):
         return None  # process_died has the better story, a moment later
+    if slurm.exit_signal == OUTPUT_FAILED_SIGNAL:
+        text = f"its output file could not be opened (exit 0:{OUTPUT_FAILED_SIGNAL}): is the path of -o or -e there?"
+        return Finding(USER_ERROR, text, clues=(clue,), fault_at=clue.at)
     if slurm.exit_meaning == "attempt_failed" or (slurm.base == "FAILED" and slurm.died_by_signal):
         return Finding(PROCESS_DIED, f"the attempt ended: {raw}", clues=(clue,), fault_at=clue.at)
     return Finding(USER_ERROR, f"the program ended by itself: {raw}", clues=(clue,), fault_at=clue.at)
+
+
+def preempted_for_good(subject: SubjectFacts, now: float, policy: Policy) -> Finding | None:
+    """Preempted by a partition or QOS whose PreemptMode cancels. Where it requeues, the job is PENDING at once."""
+    slurm = subject.slurm
+    if slurm is None or slurm.base != "PREEMPTED" or slurm.completing or slurm.end_at is None:
+        return None
+    if now - slurm.end_at <= QUEUED_AGAIN_WITHIN_S:
+        return None
+    raw = f"job {slurm.job_id} PREEMPTED {slurm.reason}".strip()
+    clue = Clue("slurm", "slurm", slurm.job_id, slurm.base, raw, slurm.end_at)
+    return Finding(PREEMPTED, f"Slurm preempted job {slurm.job_id} and ended it", clues=(clue,), fault_at=slurm.end_at)
+
+
+def _time_used(subject: SubjectFacts) -> str:
+    slurm = subject.slurm
+    assert slurm is not None
+    limit = f" of {slurm.time_limit_s / 60:g} min" if slurm.time_limit_s else ""
+    starts = subject.starts_before + slurm.restarts + 1
+    return f"job {slurm.job_id} reached its time limit{limit} (start {starts} of this training job)"
 
 
 def _by_itself(exit_: RankExit) -> bool:

@@ -6,13 +6,14 @@ incident and opens its own. Without an incident the detectors look, and the plai
 
 from dataclasses import dataclass
 
-from controller.decision import actions, budget, by_hand
+from controller.decision import actions, advice, budget, by_hand
 from controller.decision.attempt import ATTEMPT
 from controller.decision.detectors import detect
 from controller.decision.diagnosis import ASK, Verdict, diagnose
 from controller.decision.facts import SubjectFacts
-from controller.decision.findings import Suspicion
+from controller.decision.findings import PREEMPTED, TIME_LIMIT, Suspicion
 from controller.decision.follow import Course, follow, follow_incident, hit_again
+from controller.decision.launch import SLURMS_HOLDS
 from controller.decision.policy import Policy
 from controller.decision.training_job import TRAINING_JOB
 
@@ -25,8 +26,15 @@ OUTCOME_OF_CAUSE = {
     "process_died": "process_died",
     "user_error": "user_error",
     "time_limit": "time_limit",
+    "deadline": "time_limit",
+    "preempted": "preempted",
+    "slurm_infra": "launch_failed",
+    "start_failed": "launch_failed",
+    "launch_limit": "launch_failed",
     "verification_failed": "verification_failed",
 }
+
+ASKED = "a person must look; nothing was requeued"
 
 
 @dataclass(frozen=True)
@@ -76,7 +84,7 @@ def propose(subject: SubjectFacts, now: float, policy: Policy) -> Proposal:
         return Proposal(subject.run_id, found.reason, suspicion=found)
     if found is None:
         return _from_course(subject, follow_incident(subject, now) if abandon else follow(subject))
-    return _open(subject, diagnose(subject, found), policy, abandon)
+    return _open(subject, diagnose(subject, found, now, policy), policy, abandon)
 
 
 def _from_course(subject: SubjectFacts, course: Course) -> Proposal:
@@ -86,7 +94,7 @@ def _from_course(subject: SubjectFacts, course: Course) -> Proposal:
 
 def _open(subject: SubjectFacts, verdict: Verdict, policy: Policy, abandon: bool) -> Proposal:
     ask = _why_ask(subject, verdict, policy)
-    plans = (_notify(subject, verdict, 0),) if ask else _recovery_plans(subject, verdict)
+    plans = _plans_beside_asking(subject, verdict) if ask else _recovery_plans(subject, verdict)
     attempt = subject.attempt
     ends = attempt is not None and ATTEMPT.allows(attempt.state, "end")
     event = "stop" if ask else "fault"
@@ -106,46 +114,61 @@ def _open(subject: SubjectFacts, verdict: Verdict, policy: Policy, abandon: bool
 
 def _why_ask(subject: SubjectFacts, verdict: Verdict, policy: Policy) -> str | None:
     """The sentence that a person reads when nothing is requeued, or None."""
+    slurm = subject.slurm
+    if verdict.stop:
+        return verdict.stop
     if verdict.remedy == ASK:
-        return "a person must look; nothing was requeued"
+        return advice.preempted(slurm) if verdict.cause == PREEMPTED and slurm is not None else ASKED
     if not subject.enrolled:
         return "the job is not enrolled, or Slurm has not confirmed its owner: it is only watched"
-    if subject.slurm is None:
+    if slurm is None:
         return "Slurm does not show the job any more; nothing to requeue"
-    if subject.slurm.unsupported:
-        return f"the job is only watched, nothing was requeued: {'; '.join(subject.slurm.unsupported)}"
-    if not subject.slurm.requeue:
-        return "the job forbids requeueing (--no-requeue)"
-    if not subject.slurm.batch:
-        return "only batch jobs can be requeued"
-    if subject.slurm.held_by is not None and subject.slurm.base == "PENDING":
-        return f"the job is held ({subject.slurm.held_by}); a hold that is not ours is not released"
+    if slurm.unsupported:
+        return f"the job is only watched, nothing was requeued: {'; '.join(slurm.unsupported)}"
+    if not slurm.batch:
+        return advice.not_batch(slurm)
+    if not slurm.requeue:
+        return advice.no_requeue(slurm, subject.scheduler)
+    if slurm.base == "PENDING" and slurm.held_by is not None and slurm.held_by not in SLURMS_HOLDS:
+        return f"the job is held ({slurm.held_by}); a hold that is not ours is not released"
+    if verdict.cause == TIME_LIMIT and (refusal := budget.no_progress_in_time(subject, policy.budget)):
+        return refusal
     return budget.refusal(verdict.budget, subject.spent, policy.budget)
+
+
+def _plans_beside_asking(subject: SubjectFacts, verdict: Verdict) -> tuple[actions.ActionPlan, ...]:
+    """A node that has proved bad is held though this job stops; for every other reason to ask nothing is written."""
+    holds = _holds(subject, verdict) if verdict.stop and subject.enrolled else ()
+    return (*holds, _notify(subject, verdict, 3 if holds else 0))
 
 
 def _recovery_plans(subject: SubjectFacts, verdict: Verdict) -> tuple[actions.ActionPlan, ...]:
     slurm = subject.slurm
     assert slurm is not None  # _why_ask has refused it
-    holds = tuple(
-        actions.ActionPlan(
-            actions.HOLD_NODE, name, 1, _hold_params(subject, name), optional=True, reason=verdict.summary
-        )
-        for name in verdict.hold
-    )
     requeue = actions.ActionPlan(
         actions.REQUEUE,
         slurm.job_id,
         2,
         {
             "exclude": list(verdict.exclude),
-            "restarts_before": subject.restarts_hit,
+            "restarts_before": verdict.restarts,
             "run_id": subject.run_id,
             "owner": slurm.user,
             "by_hand": by_hand.requeue(slurm.job_id, verdict.exclude, slurm.excluded_nodes),
         },
-        reason=verdict.summary,
+        reason=verdict.summary + (f"; the next start waits {verdict.delay_s:g} s" if verdict.delay_s else ""),
+        delay_s=verdict.delay_s,
     )
-    return (*holds, requeue, _notify(subject, verdict, 3))
+    return (*_holds(subject, verdict), requeue, _notify(subject, verdict, 3))
+
+
+def _holds(subject: SubjectFacts, verdict: Verdict) -> tuple[actions.ActionPlan, ...]:
+    return tuple(
+        actions.ActionPlan(
+            actions.HOLD_NODE, name, 1, _hold_params(subject, name), optional=True, reason=verdict.summary
+        )
+        for name in verdict.hold
+    )
 
 
 def _hold_params(subject: SubjectFacts, name: str) -> dict[str, object]:
