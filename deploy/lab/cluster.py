@@ -258,15 +258,13 @@ class Lab:
 
     def _hurry(self) -> None:
         """End what jobs and epilogs run: a task that ignores SIGTERM would hold its node for all of KillWait."""
-        uids = processes.lab_uids(self.state)
-        for node in self.nodes:
-            for pid in processes.of_users(processes.on_node(self.state, node), uids):
-                processes.kill(pid)
-        for pid in processes.marked(full_files.EPILOG_MARK, self.state.id):
+        for pid in processes.of_jobs(self.state, full_files.EPILOG_MARK):
             processes.kill(pid)
 
     def _is_quiet(self) -> bool:
-        self._hurry()
+        jobs = slurm.jobs(self.state)
+        if jobs:
+            self._hurry()
         for line in self.run("scontrol", "show", "res", "-o", user="controller", check=False).stdout.splitlines():
             if line.startswith("ReservationName="):
                 name = line.split()[0].partition("=")[2]
@@ -276,7 +274,7 @@ class Lab:
             if "down" in word or "drain" in word or "fail" in word:
                 self.run("scontrol", "update", f"NodeName={name}", "State=RESUME", user="controller", check=False)
         idle = all(states.get(node.name) == "idle" and slurm.registered(self.state, node) for node in self.nodes)
-        return idle and not slurm.jobs(self.state)
+        return idle and not jobs
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[State]:

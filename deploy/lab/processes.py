@@ -82,11 +82,12 @@ def in_lab(state: State) -> list[int]:
     return with_descendants(survey(), belongs)
 
 
-def on_node(state: State, node: Node) -> list[int]:
-    """Every live process of one node."""
+def on_node(state: State, node: Node, everybody: list[Seen] | None = None) -> list[int]:
+    """Every live process of one node, in a new look or among `everybody`."""
+    everybody = survey() if everybody is None else everybody
     if node.netns:
         space = netns_of(node.netns)
-        return [seen.pid for seen in survey() if space and seen.netns == space]
+        return [seen.pid for seen in everybody if space and seen.netns == space]
     uids = lab_uids(state)
 
     def belongs(seen: Seen) -> bool:
@@ -94,7 +95,14 @@ def on_node(state: State, node: Node) -> list[int]:
             return seen.marked("RELUME_LAB_NODE", node.name)
         return bool(seen.uids & uids) and seen.marked("SLURMD_NODENAME", node.name)
 
-    return with_descendants(survey(), belongs)
+    return with_descendants(everybody, belongs)
+
+
+def of_jobs(state: State, epilog_mark: str) -> list[int]:
+    """What jobs run on the nodes, and the waits of their epilogs: none of Slurm's own."""
+    everybody, uids = survey(), lab_uids(state)
+    on_nodes = {pid for node in state.nodes for pid in on_node(state, node, everybody)}
+    return [s.pid for s in everybody if s.pid in on_nodes and (s.uids & uids or s.marked(epilog_mark, state.id))]
 
 
 def survey() -> list[Seen]:
@@ -152,17 +160,6 @@ def lab_uids(state: State) -> set[int]:
     return uids
 
 
-def of_users(pids: Iterable[int], uids: set[int]) -> list[int]:
-    """Those of `pids` that run as one of `uids`."""
-    wanted = set(pids)
-    return [seen.pid for seen in survey() if seen.pid in wanted and seen.uids & uids]
-
-
-def marked(name: str, value: str) -> list[int]:
-    """Every live process with this in its environment."""
-    return [seen.pid for seen in survey() if seen.marked(name, value)]
-
-
 def tree(root: Process) -> list[int]:
     """The process and its descendants; [] once it is gone."""
     return with_descendants(survey(), lambda seen: (seen.pid, seen.start) == (root.pid, root.start))
@@ -191,16 +188,17 @@ def _recorded(state: State) -> list[Process]:
 def _look(pid: int, spared: set[int]) -> Seen | None:
     if pid in spared:
         return None
+    entry = PROC / str(pid)
     try:
         fields = _stat(pid)
         if fields[0] in "ZX":
             _reap(pid)
             return None
-        status = (PROC / str(pid) / "status").read_text()
+        environ = (entry / "environ").read_bytes()
+        status = (entry / "status").read_text()
         uids = next(line for line in status.splitlines() if line.startswith("Uid:")).split()[1:]
-        contained = (PROC / str(pid) / "ns" / "pid").stat().st_ino != (PROC / "self" / "ns" / "pid").stat().st_ino
-        space = (PROC / str(pid) / "ns" / "net").stat()
-        environ = (PROC / str(pid) / "environ").read_bytes()
+        contained = (entry / "ns" / "pid").stat().st_ino != (PROC / "self" / "ns" / "pid").stat().st_ino
+        space = (entry / "ns" / "net").stat()
     except (FileNotFoundError, ProcessLookupError):
         return None  # it ended while we looked
     except PermissionError:
