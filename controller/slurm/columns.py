@@ -34,8 +34,10 @@ _WRITTEN_BY_SLURM = {
 _FREE_TEXT = {
     "UserName": "user", "Name": "name", "Comment": "Comment", "Account": "Account", "QOS": "QOS", "Reason": "Reason",
     "Dependency": "Dependency", "Feature": "Features", "Reservation": "Reservation", "Command": "Command",
-    "WorkDir": "WorkDir", "STDOUT": "StdOut", "STDERR": "StdErr",
+    "WorkDir": "WorkDir", "STDOUT": "StdOut", "STDERR": "StdErr", "BurstBuffer": "BurstBuffer",
+    "Container": "Container", "Origin": "FedOrigin",
 }  # fmt: skip
+_SAID_WHEN_THERE = ("BurstBuffer", "Container", "FedOrigin")  # as scontrol does: they go to `extra`
 _EXCLUDED = "ExcNodes"
 _OPTIONAL_NUMBERS = ("task", "het", "offset")  # "N/A" in a job that is no task, or no component
 
@@ -113,6 +115,9 @@ def view_of(record: Record) -> JobView:
             del known[name]
     if "task" not in known:
         del known["array"]  # squeue prints the job's own number there
+    for name in _SAID_WHEN_THERE:
+        if not present(known[name]) or known[name] == "NA":
+            del known[name]
     with reading(_SEPARATOR.join(record)):
         return job_view(known, None)
 

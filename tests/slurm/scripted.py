@@ -52,7 +52,7 @@ QUIET_JOB = {
     "tres-per-node": "gres:gpu:8", "UserName": "ada", "Name": "llama", "Comment": "(null)", "Account": "(null)",
     "QOS": "(null)", "Reason": "None", "Dependency": "(null)", "Feature": "(null)", "Reservation": "(null)",
     "Command": "/home/ada/train.sh", "WorkDir": "/home/ada", "STDOUT": "/home/ada/o", "STDERR": "/home/ada/o",
-    "ExcNodes": "",
+    "BurstBuffer": "", "Container": "", "Origin": "NA", "ExcNodes": "",
 }  # fmt: skip
 Answer = Completed | OSError | Callable[[Sequence[str]], Completed]
 

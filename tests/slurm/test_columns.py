@@ -54,6 +54,12 @@ def test_tasks_components_and_holds() -> None:
     assert (third.job_id, third.het_job_id, third.het_job_offset) == ("31", 30, 1)
 
 
+def test_what_makes_a_job_one_that_is_only_watched() -> None:
+    odd, plain = read({"BurstBuffer": "#DW jobdw", "Container": "/img", "Origin": "east"}, {"JobID": "8"})
+    assert odd.extra == {"BurstBuffer": "#DW jobdw", "Container": "/img", "FedOrigin": "east"}
+    assert plain.extra == {}
+
+
 @pytest.mark.parametrize(
     ("printed_code", "code"),
     [("0", (0, 0)), ("768", (3, 0)), ("9", (0, 9)), ("139", (0, 11)), ("4294967294", (0, 0)), ("3:0", (3, 0)),
