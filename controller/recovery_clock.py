@@ -22,7 +22,9 @@ ATTEMPT_STAMPS = {
     "first_step": "first_step_at",
     "first_new_step": "first_new_step_at",
 }
+# From `killed` to `torn_down` the job is COMPLETING; from `released` to `allocated` it waits in the queue.
 REQUEUE_STAMPS = {
+    "killed": "killed_at",
     "torn_down": "settled_at",
     "requeued": "requeued_at",
     "released": "released_at",
@@ -92,7 +94,23 @@ def stamps_of(recovery: Recovery) -> Stamps:
     if attempt is not None:
         for name, column in ATTEMPT_STAMPS.items():
             _stamp(stamps, name, getattr(attempt, column), f"attempt:{attempt.pk}:{column}")
+    if "allocated" not in stamps:
+        _started_by_slurm(stamps, recovery)
     return stamps
+
+
+def _started_by_slurm(stamps: Stamps, recovery: Recovery) -> None:
+    """A job that waited long in the queue starts when nobody is looking: Slurm's own StartTime of the first start after
+    the fault. It is kept, because the view it comes from moves on."""
+    before = recovery.stamps.get("allocated")
+    if before is not None:
+        stamps["allocated"] = before
+        return
+    job, view = recovery.training_job, recovery.training_job.view
+    start, restarts = view.get("start_time"), view.get("restarts", 0)
+    of_this = recovery.to_attempt is None or recovery.to_attempt.restart_count == restarts
+    if view.get("base") == "RUNNING" and start and restarts > recovery.incident.restarts_before and of_this:
+        _stamp(stamps, "allocated", start, f"trainingjob:{job.pk}:view.start_time")
 
 
 def _stamp(stamps: Stamps, name: str, at: datetime | float | None, source: str) -> None:
@@ -109,6 +127,8 @@ def _action_stamps(stamps: Stamps, action: Action) -> None:
     if action.kind == actions.REQUEUE:
         for name, key in REQUEUE_STAMPS.items():
             _stamp(stamps, name, action.progress.get(key), f"action:{action.pk}:progress.{key}")
+        if "torn_down" in stamps and stamps["killed"]["at"] > stamps["torn_down"]["at"]:
+            del stamps["killed"]  # a start that Slurm spoiled has been ended since
 
 
 # --- what was lost ------------------------------------------------------------------------------------------------

@@ -23,6 +23,10 @@ from controller.models import (
     TrainingJob,
 )
 
+# Behind every other action of its incident; what it tidies up ends by itself long before.
+AFTERCARE_ORDER = 9
+AFTERCARE_EXPIRES_S = 86400.0
+
 
 def observed_already(job: TrainingJob, attempt: Attempt | None, verdict: Verdict) -> bool:
     """In observe mode the same fault is seen at every sweep; it is one incident."""
@@ -149,10 +153,30 @@ def _exclusions(incident: Incident, plan: actions.ActionPlan, policy: Policy, no
         )
 
 
+def plan_aftercare(incident: Incident, kind: str, target: str, *, due: float, now: float) -> None:
+    """One action that tidies up after another, due later; once for each target."""
+    key = f"incident:{incident.pk}:{kind}:{target}"
+    action, made = Action.objects.get_or_create(
+        key=key,
+        defaults={
+            "incident": incident,
+            "kind": kind,
+            "target": target,
+            "order": AFTERCARE_ORDER,
+            "optional": True,
+            "created_at": aware(now),
+            "due_at": aware(due),
+            "expires_at": aware(now + AFTERCARE_EXPIRES_S),
+        },
+    )
+    if made:
+        move(action, "approve", reason="it tidies up what is about to be made", now=now)
+
+
 def cancel_waiting_actions(incident: Incident, reason: str, now: float) -> None:
     """Those that nobody has begun. A begun one finds out by itself; telling people goes on."""
     waiting = Action.objects.filter(incident=incident, state__in=("proposed", "ready"), stage="")
-    for action in waiting.exclude(kind=actions.NOTIFY):
+    for action in waiting.exclude(kind__in=actions.ALWAYS):
         move(action, "cancel", reason=reason, now=now, outcome=reason)
         if action.kind == actions.HOLD_NODE:
             release_unwritten_hold(incident, action.target, reason, now)

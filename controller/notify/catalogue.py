@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from controller.decision import actions
 from controller.models import Incident
 
 
@@ -19,7 +20,7 @@ class Message:
 def incident_message(incident: Incident) -> Message:
     job = incident.training_job
     proof = tuple(f"[{e.number}] {e.raw}" for e in incident.evidence.filter(stance="accuses"))
-    others = incident.actions.exclude(kind="notify")
+    others = incident.actions.exclude(kind__in=actions.ALWAYS)
     done = tuple(f"{a.kind} {a.target}: {a.state}. {a.outcome}".strip() for a in others)
     ask = f" {incident.ask}" if incident.ask else ""
     return Message(

@@ -31,7 +31,11 @@ RUN_FOR_S = 12.0
 IN_HAND_S = 8.0
 RETRY_S = 1.0
 # The right that a kind of action stands on; all others change a job.
-NEEDS = {actions.HOLD_NODE: rights.UPDATE_NODES, actions.RELEASE_NODE: rights.UPDATE_NODES}
+NEEDS = {
+    actions.HOLD_NODE: rights.UPDATE_NODES,
+    actions.RELEASE_NODE: rights.UPDATE_NODES,
+    actions.GIVE_BACK: rights.RESERVE,
+}
 
 
 def run_actions(site: Site) -> int:

@@ -11,9 +11,9 @@ PAUSE_LOOK_S = 5.0
 
 
 def objection(action: Action, default_mode: str) -> Result | None:
-    """Why an action that has written nothing yet must not begin (Refuse) or not now (Wait). Telling people has no
-    objection but its expiry, which the executor checks."""
-    if action.kind == actions.NOTIFY:
+    """Why an action that has written nothing yet must not begin (Refuse) or not now (Wait). Telling people, and giving
+    back what we took, have no objection but their expiry, which the executor checks."""
+    if action.kind in actions.ALWAYS:
         return None
     incident = Incident.objects.select_related("cluster", "training_job").get(pk=action.incident_id)
     if action.kind == actions.RELEASE_NODE:
@@ -54,7 +54,7 @@ def may_run_after(action: Action, earlier: list[Action]) -> bool | str:
     """True: its turn. False: not yet. A text: never, because one before it was not done."""
     if any(other.state in ("ready", "claimed") for other in earlier):
         return False
-    if action.kind in (actions.NOTIFY, actions.RELEASE_NODE):
+    if action.kind in (*actions.ALWAYS, actions.RELEASE_NODE):
         return True  # what waits for approval is what people are told about
     if any(other.state == "proposed" for other in earlier):
         return False

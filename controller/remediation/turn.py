@@ -1,5 +1,6 @@
 """One turn of an action: what a handler is given, and the only way it writes down how far it came."""
 
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -45,10 +46,10 @@ class Turn:
     def now(self) -> float:
         return self.site.clock()
 
-    def stage(self, name: str, text: str = "", **progress: Any) -> None:
-        """Commits the stage with what a successor must know, and renews the claim. Raises LostRace when the claim is
-        another's by now: then nothing may be written."""
-        self._save({"stage": name}, text or name, progress, stage=name)
+    def stage(self, name: str, text: str = "", *, also: Callable[[], None] | None = None, **progress: Any) -> None:
+        """Commits the stage with what a successor must know, and renews the claim; `also` writes rows that must be
+        there whenever the stage is. Raises LostRace when the claim is another's by now: then nothing may be written."""
+        self._save({"stage": name}, text or name, progress, stage=name, also=also)
 
     def note(self, text: str, **progress: Any) -> None:
         """Commits what was seen or done."""
@@ -68,7 +69,15 @@ class Turn:
     def _mine(self) -> QuerySet[Action]:
         return Action.objects.filter(pk=self.action.pk, state="claimed", lease_owner=self.site.owner)
 
-    def _save(self, columns: dict[str, Any], text: str, progress: dict[str, Any], *, stage: str) -> None:
+    def _save(
+        self,
+        columns: dict[str, Any],
+        text: str,
+        progress: dict[str, Any],
+        *,
+        stage: str,
+        also: Callable[[], None] | None = None,
+    ) -> None:
         now = self.now()
         line = {"at": now, "stage": stage, "text": text}
         lines = [*self.action.log, line][-LOG_LINES:]
@@ -81,6 +90,8 @@ class Turn:
         with transaction.atomic():
             if not self._mine().update(**columns):
                 raise LostRace(f"action {self.action.pk} is claimed by somebody else")
+            if also is not None:
+                also()
         for name, value in columns.items():
             setattr(self.action, name, value)
         log.info("action", key=self.action.key, stage=stage, text=text)

@@ -61,6 +61,7 @@ class FakeSlurm(FakeCalls):
                 jobs_at=at,
                 next_job_id=world.next_job_id,
                 controller_boot_time=moment(world.boot_time),
+                config=dict(world.config),
                 partitions=partition_views(world),
                 reservations={name: reservation_view(each, now) for name, each in world.reservations.items()},
             )

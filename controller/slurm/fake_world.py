@@ -158,6 +158,7 @@ class World:
     next_job_id: int = 1
     boot_time: float = 0.0
     away: bool = False  # slurmctld does not answer
+    config: dict[str, str] = field(default_factory=dict)  # what `scontrol show config` says and a test needs
     nodes: dict[str, FakeNode] = field(default_factory=dict)
     jobs: dict[str, FakeJob] = field(default_factory=dict)  # by job_id
     partitions: dict[str, FakePartition] = field(default_factory=dict)  # those that differ from an open one
@@ -171,7 +172,7 @@ class World:
     def from_json(cls, text: str) -> World:
         said = json.loads(text)
         return cls(
-            **{key: said[key] for key in ("cluster", "next_job_id", "boot_time", "away")},
+            **{key: said[key] for key in ("cluster", "next_job_id", "boot_time", "away", "config")},
             nodes={name: FakeNode(**node) for name, node in said["nodes"].items()},
             jobs={job_id: FakeJob(**job) for job_id, job in said["jobs"].items()},
             partitions={name: FakePartition(**each) for name, each in said["partitions"].items()},

@@ -58,6 +58,8 @@ def live_fact(incident: Incident) -> IncidentFact:
         restarts=incident.restarts_before,
         suspects=tuple(incident.suspects),
         actions=tuple(
-            ActionFact(a.kind, a.target, a.state, a.outcome, optional=a.optional) for a in incident.actions.all()
+            ActionFact(a.kind, a.target, a.state, a.outcome, optional=a.optional)
+            for a in incident.actions.all()
+            if a.kind != actions.GIVE_BACK
         ),
     )

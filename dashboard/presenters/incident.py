@@ -17,6 +17,7 @@ from dashboard.words import Word
 TONES = {
     "detected": "down",
     "diagnosed": "save",
+    "killed": "slow",
     "torn_down": "down",
     "held": "slow",
     "requeued": "start",
@@ -78,7 +79,10 @@ class IncidentView:
     cost: str
 
 
-def incident_view(incident: Incident, recovery: Recovery | None, to_attempt: Attempt | None) -> IncidentView:
+def incident_view(
+    incident: Incident, recovery: Recovery | None, to_attempt: Attempt | None, waits: dict[str, str]
+) -> IncidentView:
+    """`waits`: by node name, what the drain of a node that it holds waits for."""
     phases = phases_of(recovery.stamps if recovery is not None else {})
     evidence = list(incident.evidence.all())
     verification = _verification(recovery, to_attempt)
@@ -95,7 +99,7 @@ def incident_view(incident: Incident, recovery: Recovery | None, to_attempt: Att
         missing=", ".join(_missing(phases)),
         evidence=[(e, words.LAYERS.get(e.layer, e.layer.capitalize())) for e in evidence],
         lanes_json=_lanes(incident, evidence, phases),
-        actions=[_action_line(a) for a in incident.actions.all()],
+        actions=[_action_line(a, waits) for a in incident.actions.all()],
         verification=verification,
         verify_word=word,
         verify_answer=answer,
@@ -195,7 +199,7 @@ def _lanes(incident: Incident, evidence: list[Evidence], phases: Phases) -> dict
     }
 
 
-def _action_line(action: Action) -> ActionLine:
+def _action_line(action: Action, waits: dict[str, str]) -> ActionLine:
     word = words.of(words.ACTION, action.state)
     params = action.params
     node = action.target if action.kind == HOLD_NODE else ""
@@ -205,6 +209,8 @@ def _action_line(action: Action) -> ActionLine:
         began = action.started_at or action.created_at
         took = formats.seconds(max((action.ended_at - began).total_seconds(), 0.0))
     notes = [text for text in (action.outcome, action.reason if action.state != "done" else "") if text]
+    if node in waits:
+        notes.append(waits[node])
     return ActionLine(word, what, target, node, took, notes, _log(action))
 
 

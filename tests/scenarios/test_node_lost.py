@@ -25,7 +25,8 @@ def test_the_whole_story(world: World) -> None:
     assert incident.detected_at.timestamp() - killed_at < 7
     assert world.effects("drain", "down") == ["drain gpu2", "down gpu2"]
     jobs = [effect.split()[0] for effect in world.effects() if effect.endswith(f" {world.job_id}")]
-    assert jobs == ["hold", "exclude", "start_now", "release"]
+    assert jobs == ["hold", "exclude", "set_reservation", "start_now", "release", "free"]
+    assert [effect.split()[0] for effect in world.effects("reserve", "unreserve")] == ["reserve", "unreserve"]
     hold = NodeHold.objects.get()
     assert world.slurm.read_node("gpu2").reason.startswith(f"relume:{hold.token} incident {incident.pk}")
     assert (hold.slurm_reason_user, hold.adopted) == ("slurm", False)
@@ -49,7 +50,7 @@ def test_the_whole_story(world: World) -> None:
     )
     names = [phase.name for phase in clock.phases]
     assert names[:3] == ["detected", "diagnosed", "held"] and names[-1] == "first_new_step"
-    assert {"requeued", "released", "allocated", "launched"} <= set(names)
+    assert {"killed", "torn_down", "requeued", "released", "allocated", "launched"} <= set(names)
     assert Incident.objects.count() == 1 and NodeHold.objects.get().state == "drained"
     assert Action.objects.exclude(state="done").count() == 0
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from controller.decision import actions
-from controller.remediation.handlers import hold, release, requeue, tell
+from controller.remediation.handlers import give_back, hold, release, requeue, tell
 from controller.remediation.results import Result
 from controller.remediation.turn import Turn
 
@@ -12,4 +12,5 @@ HANDLERS: dict[str, Callable[[Turn], Result]] = {
     actions.REQUEUE: requeue.handle,
     actions.NOTIFY: tell.handle,
     actions.RELEASE_NODE: release.handle,
+    actions.GIVE_BACK: give_back.handle,
 }

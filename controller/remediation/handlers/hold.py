@@ -5,7 +5,9 @@ it may be written; on a living host the requeue ends our job alone. Somebody els
 nothing written. Nothing is ever cleared here.
 """
 
-from controller.models import NodeHold
+from controller.decision import actions
+from controller.models import Action, NodeHold
+from controller.remediation import survivors, target
 from controller.remediation.handlers import down
 from controller.remediation.handlers.node import carries_mark, live_hold, mark, out_by_somebody, remember
 from controller.remediation.results import Done, Refuse, Result
@@ -64,9 +66,19 @@ def _down(turn: Turn, hold: NodeHold, node: NodeView) -> Result:
     refusal = down.refusal(turn, node)
     if refusal:
         return Done(f"{node.name} is drained, not DOWN: {refusal}")
+    _keep_survivors(turn)
     turn.stage("down", f"down {node.name}")
     turn.port.down_node(node.name, _reason(turn, hold))
     return _confirmed(turn, hold, _looked(turn, node.name))
+
+
+def _keep_survivors(turn: Turn) -> None:
+    """DOWN ends the job everywhere, and its other nodes would be anybody's: they are reserved first."""
+    requeue = Action.objects.filter(incident=turn.incident, kind=actions.REQUEUE, state="ready").first()
+    job = turn.port.read_job(requeue.target) if requeue is not None else None
+    hit = target.of(turn, job) if job is not None else None
+    if isinstance(hit, target.Target):
+        survivors.reserve(turn, hit)
 
 
 def _confirmed(turn: Turn, hold: NodeHold, node: NodeView) -> Result:

@@ -1,32 +1,35 @@
 """requeue_excluding: the job leaves its nodes, is queued again without the bad ones, and is seen to run.
 
-Three parts, each of which looks at Slurm before it writes, so that a turn can begin anywhere after a crash:
+Each part looks at Slurm before it writes, so that a turn can begin anywhere after a crash:
+- `target`: the job as one thing (plain, array task, het job whole); `gone`: what became of one that Slurm forgot;
 - `kill`: until Slurm shows the job queued again. A requeue is not idempotent: it is never sent twice blind;
-- `queue`: our hold, the exclusion, the pause that a launch needs after a kill, StartTime and release;
-- `confirm`: running, or waiting for resources; a launch that Slurm spoiled is tried once more.
+- `queue`: our hold, the exclusion (`exclusions`), the reservation of the survivors (`survivors`), the pause that a
+  launch needs after a kill, StartTime and release;
+- `confirm`: running, or waiting for resources; `launch`: a launch that Slurm spoiled is tried once more.
 
 `progress` keys: `baseline` (restarts before), `sent_at`, `sends`, `answered_at` (requeue calls), `queued`, `queued_as`,
-`hold` ({kind, reason} of our own job hold), `excluded_before`, `rolled_back`, `relaunched`; and the stamps `killed_at`,
-`settled_at`, `requeued_at`, `released_at`, `running_at`.
+`hold` ({kind, reason} of our own job hold), `exclusions` ({job: {found, users, written}}), `too_few` (names that could
+not be kept from the job), `rolled_back`, `relaunched`, `started_on`, `launch_after`, `launch_hosts`, `unattached`; and
+the stamps `killed_at`, `settled_at`, `requeued_at`, `released_at`, `running_at`.
 """
 
-from controller.remediation.handlers.requeue import confirm, kill, queue
-from controller.remediation.results import Refuse, Result
+from controller.remediation.handlers.requeue import confirm, gone, kill, queue
+from controller.remediation.results import Result
+from controller.remediation.target import Target, of
 from controller.remediation.turn import Turn
 
 
 def handle(turn: Turn) -> Result:
-    job_id = turn.action.target
-    job = turn.port.read_job(job_id)
+    job = turn.port.read_job(turn.action.target)
     if job is None:
-        return Refuse(f"Slurm does not know job {job_id} any more")
-    owner = turn.incident.training_job.owner
-    if job.user != owner:
-        return Refuse(f"job {job_id} belongs to {job.user} now, not to {owner}")
-    if job.is_het:
-        return Refuse(f"job {job_id} is part of a heterogeneous job: those are not requeued by Relume")
+        return gone.explain(turn)
+    target = of(turn, job)
+    if not isinstance(target, Target):
+        return target
+    if turn.progress.get("unknown_since") is not None:
+        turn.note(f"Slurm shows job {target.job_id} again", unknown_since=None)
     if not turn.progress.get("queued"):
-        return kill.until_queued(turn, job)
+        return kill.until_queued(turn, target)
     if "released_at" not in turn.progress:
-        return queue.until_released(turn, job)
-    return confirm.until_running(turn, job)
+        return queue.until_released(turn, target)
+    return confirm.until_running(turn, target)

@@ -1,79 +1,64 @@
-"""Released: seen to run, or to wait for resources. A launch that Slurm spoiled is tried once more."""
+"""Released: seen to run, or to wait for resources. A launch that Slurm spoiled is tried once more (`launch`)."""
 
-from controller.models import Attempt
-from controller.remediation.handlers.requeue.exclusions import roll_back
-from controller.remediation.results import Done, Refuse, Result, Wait
+from controller.remediation.handlers.requeue import exclusions, launch
+from controller.remediation.handlers.requeue.queue import held_by
+from controller.remediation.results import Done, Result, Wait
+from controller.remediation.target import LOOK_S, Target
 from controller.remediation.turn import Turn
-from controller.slurm.views import HoldKind, JobView
+from controller.slurm.views import HoldKind
 
-LOOK_S = 0.3
 # Running this long is a live batch step; a spoiled launch ends within a fraction of a second.
 RUNNING_S = 1.0
 SETTLED_S = 5.0
-SPOILED_WITHIN_S = 15.0
 
 
-def until_running(turn: Turn, job: JobView) -> Result:
-    if job.state.running:
-        return _running(turn, job)
-    if job.state.terminal and job.state.base not in ("COMPLETED", "CANCELLED"):
-        return _ended(turn, job)
-    if job.state.terminal:
-        return Done(f"job {job.job_id} was requeued and is {job.state.base} by now")
-    if not job.state.pending:
-        return Wait(LOOK_S, f"job {job.job_id} is {job.state.raw}")
-    if job.hold_kind is not None:
-        return _held(turn, job)
-    if job.reason == "BadConstraints" and "excluded_before" in turn.progress and not turn.progress.get("rolled_back"):
-        return roll_back(turn, job)
-    return _waiting(turn, job)
+def until_running(turn: Turn, target: Target) -> Result:
+    if target.running:
+        return _running(turn, target)
+    if target.terminal:
+        return _ended(turn, target)
+    if not target.pending or target.completing:
+        return Wait(LOOK_S, f"job {target.job_id} is {target.lead.state.raw}")
+    if target.holds:
+        return _held(turn, target)
+    stuck = any(part.reason == "BadConstraints" for part in target.parts)
+    if stuck and exclusions.in_force(turn) and not turn.progress.get("rolled_back"):
+        return exclusions.roll_back(turn, target)
+    return _waiting(turn, target)
 
 
-def _running(turn: Turn, job: JobView) -> Result:
+def _running(turn: Turn, target: Target) -> Result:
     since = turn.progress.get("running_at")
     if since is None:
         since = turn.now()
-        turn.note(f"job {job.job_id} runs on {', '.join(job.nodes)}", running_at=since)
+        text = f"job {target.job_id} runs on {', '.join(target.nodes)}"
+        turn.note(text, running_at=since, started_on=list(target.nodes))
     if turn.now() - since < RUNNING_S:
-        return Wait(LOOK_S, f"job {job.job_id} runs")
-    return Done(f"job {job.job_id} runs again on {', '.join(job.nodes)} (restart {job.restarts}){_note(turn)}")
+        return Wait(LOOK_S, f"job {target.job_id} runs")
+    where = ", ".join(target.nodes)
+    return Done(f"job {target.job_id} runs again on {where} (restart {target.restarts}){exclusions.words(turn)}")
 
 
-def _waiting(turn: Turn, job: JobView) -> Result:
+def _ended(turn: Turn, target: Target) -> Result:
+    if target.base in ("COMPLETED", "CANCELLED"):
+        return Done(f"job {target.job_id} was requeued and is {target.base} by now")
+    return launch.ended(turn, target)
+
+
+def _held(turn: Turn, target: Target) -> Result:
+    if launch.BY_SLURM.intersection(target.holds):
+        return launch.held(turn, target)
+    if turn.progress.get("rolled_back") and target.holds == (HoldKind.ADMIN,) and not turn.progress.get("revived"):
+        # Over-excluded, a job loses its priority; taken back, it can look held by an administrator. Nobody wished it.
+        turn.stage("release", f"job {target.job_id} lost its priority to our exclusion", revived=True)
+        turn.port.release_job(target.job_id)
+        return Wait(LOOK_S, f"job {target.job_id} is released again")
+    return Done(f"job {target.job_id} was requeued; since then {held_by(target)}")
+
+
+def _waiting(turn: Turn, target: Target) -> Result:
     """Requeued and released: what it waits for is Slurm's to give. The first reason is often a stale one."""
     if turn.now() - turn.progress["released_at"] < SETTLED_S:
-        return Wait(LOOK_S, f"job {job.job_id} is pending ({job.reason})")
-    return Done(f"job {job.job_id} is queued again (restart {job.restarts}) and waits: {job.reason}{_note(turn)}")
-
-
-def _note(turn: Turn) -> str:
-    return "; without our exclusion, which left too few nodes" if turn.progress.get("rolled_back") else ""
-
-
-def _held(turn: Turn, job: JobView) -> Result:
-    if job.hold_kind is not HoldKind.LAUNCH_FAILED:
-        return Done(f"job {job.job_id} was requeued; somebody holds it since ({job.reason})")
-    if turn.progress.get("relaunched"):
-        return Refuse(f"job {job.job_id} failed to launch twice ({job.reason})")
-    return _again(turn, f"the launch of job {job.job_id} failed and Slurm holds it: once more", queued=True)
-
-
-def _ended(turn: Turn, job: JobView) -> Result:
-    """FAILED right after its release, without a word of its agents, is a spoiled launch and ours to repeat."""
-    spoke = Attempt.objects.filter(
-        training_job=turn.incident.training_job, restart_count__gte=job.restarts, agentless=False
-    ).exists()
-    late = turn.now() - turn.progress["released_at"] > SPOILED_WITHIN_S
-    if spoke or late:
-        return Done(f"job {job.job_id} was requeued, ran, and is {job.state.base} by now")
-    if turn.progress.get("relaunched"):
-        return Refuse(f"job {job.job_id} ended {job.state.base} twice right after its start")
-    text = f"job {job.job_id} ended {job.state.base} right after its start: once more"
-    return _again(turn, text, queued=False, baseline=job.restarts)
-
-
-def _again(turn: Turn, text: str, **progress: object) -> Result:
-    """Back to the queue, or to the kill, with what belonged to the spoiled launch forgotten."""
-    kept = {k: v for k, v in turn.progress.items() if k not in ("released_at", "running_at", "hold", "answered_at")}
-    turn.restart({**kept, "relaunched": True, "sent_at": None, "killed_at": turn.now(), **progress}, text)
-    return Wait(LOOK_S, text)
+        return Wait(LOOK_S, f"job {target.job_id} is pending ({target.reason})")
+    text = f"job {target.job_id} is queued again (restart {target.restarts}) and waits: {target.reason}"
+    return Done(text + exclusions.words(turn))

@@ -1,42 +1,59 @@
 """Until Slurm shows the job queued again: by its own hand (after DOWN), or by one requeue of ours."""
 
+from typing import Any
+
 from controller.decision import actions
 from controller.errors import RefusalKind, SlurmRefused, SlurmUnavailable
 from controller.models import Action
+from controller.remediation import survivors
+from controller.remediation.handlers.requeue import forbidden
 from controller.remediation.results import Refuse, Result, Wait
+from controller.remediation.target import LOOK_S, Target
 from controller.remediation.turn import Turn
-from controller.slurm.views import JobView
+from controller.slurm.views import HoldKind
 
-LOOK_S = 0.3
 # A timed-out or interrupted requeue may take effect late: this long after Slurm answers again, it did not.
 LATE_EFFECT_S = 5.0
 MAX_SENDS = 3
+# From here on a person reads what it waits for, and it is looked at less often.
+STUCK_S = 5.0
+LONG_S = 60.0
 PERSONS_WILL = {"CANCELLED": "was cancelled", "COMPLETED": "is finished", "DEADLINE": "passed its deadline"}
+HELD_BY_SLURM = frozenset({HoldKind.LAUNCH_FAILED, HoldKind.REQUEUE_LIMIT})
 
 
-def until_queued(turn: Turn, job: JobView) -> Result:
+def until_queued(turn: Turn, target: Target) -> Result:
     baseline = turn.progress.get("baseline", turn.action.params["restarts_before"])
-    if job.state.completing:
-        return _completing(turn, job)
-    if job.restarts > baseline:
-        return _queued(turn, job)
-    if job.state.base in PERSONS_WILL:
-        return Refuse(f"job {job.job_id} {PERSONS_WILL[job.state.base]}")
-    if job.state.suspended:
-        return Refuse(f"job {job.job_id} is suspended by somebody")
-    if job.state.pending:
-        return _pending_unexpected(turn, job, baseline)
-    if not job.requeue or not job.batch:
-        return Refuse(f"job {job.job_id} forbids requeueing")
-    return _send(turn, job)
+    if target.completing:
+        return _completing(turn, target)
+    if target.restarts > baseline or (target.pending and HELD_BY_SLURM.intersection(target.holds)):
+        return _queued(turn, target)
+    if target.base in PERSONS_WILL:
+        return Refuse(f"job {target.job_id} {PERSONS_WILL[target.base]}")
+    if any(part.state.suspended for part in target.parts):
+        return Refuse(f"job {target.job_id} is suspended by somebody")
+    if target.pending:
+        return _pending_unexpected(turn, target, baseline)
+    why = forbidden.why(turn, target)
+    return Refuse(why) if why else _send(turn, target)
 
 
-def _completing(turn: Turn, job: JobView) -> Result:
-    """A phase of its own: ranks that ignore SIGTERM keep it for KillWait, a stuck device for longer."""
+def _completing(turn: Turn, target: Target) -> Result:
+    """A phase of its own: ranks that ignore SIGTERM keep it for KillWait, a stuck device for longer. It has no limit
+    of ours: only Slurm knows when the processes are gone."""
+    text = f"job {target.job_id} is COMPLETING"
     if turn.action.stage != "settle":
-        killed_at = turn.progress.get("killed_at") or _killed_at(turn)
-        turn.stage("settle", f"job {job.job_id} is COMPLETING", killed_at=killed_at)
-    return Wait(LOOK_S, f"job {job.job_id} is COMPLETING")
+        turn.stage("settle", text, killed_at=turn.progress.get("killed_at") or _killed_at(turn))
+    lasted = turn.now() - (turn.progress.get("killed_at") or turn.now())
+    if lasted < STUCK_S:
+        return Wait(LOOK_S, text)
+    if "kill_limits" not in turn.progress:
+        config = turn.port.read_cluster().config
+        limits = ", ".join(f"{key} {config[key]}" for key in ("KillWait", "UnkillableStepTimeout") if key in config)
+        turn.note(f"{text} for {lasted:.0f} s", kill_limits=f" ({limits})" if limits else "")
+    where = f" on {', '.join(target.nodes)}" if target.nodes else ""
+    why = f"{text} for {lasted:.0f} s: processes{where} have not ended{turn.progress['kill_limits']}"
+    return Wait(LOOK_S if lasted < LONG_S else 2.0, why)
 
 
 def _killed_at(turn: Turn) -> float:
@@ -47,59 +64,65 @@ def _killed_at(turn: Turn) -> float:
     return float(max(downs, default=turn.now()))
 
 
-def _queued(turn: Turn, job: JobView) -> Result:
+def _queued(turn: Turn, target: Target) -> Result:
     now = turn.now()
-    stamps = {
+    stamps: dict[str, Any] = {
         "killed_at": turn.progress.get("killed_at") or _killed_at(turn),
         "settled_at": turn.progress.get("settled_at") or now,
         "requeued_at": turn.progress.get("requeued_at") or now,
     }
-    text = f"Slurm shows job {job.job_id} queued again, restart {job.restarts}"
-    turn.stage("settle", text, queued=True, queued_as=job.restarts, **stamps)
+    text = f"Slurm shows job {target.job_id} queued again, restart {target.restarts}"
+    turn.stage("settle", text, queued=True, queued_as=target.restarts, **stamps)
     return Wait(0.0, text)
 
 
-def _pending_unexpected(turn: Turn, job: JobView, baseline: int) -> Result:
+def _pending_unexpected(turn: Turn, target: Target, baseline: int) -> Result:
     """Pending without having restarted: somebody acts on it. Slurm may be a moment behind itself, so look twice."""
     since = turn.progress.get("pending_since")
     if since is None:
-        turn.note(f"job {job.job_id} is PENDING with {job.restarts} restarts", pending_since=turn.now())
+        turn.note(f"job {target.job_id} is PENDING with {target.restarts} restarts", pending_since=turn.now())
     elif turn.now() - since > LATE_EFFECT_S:
-        return Refuse(f"job {job.job_id} is pending with {job.restarts} restarts; it had {baseline} when it was hit")
-    return Wait(LOOK_S, f"job {job.job_id} is pending, not restarted")
+        return Refuse(
+            f"job {target.job_id} is pending with {target.restarts} restarts; it had {baseline} when it was hit"
+        )
+    return Wait(LOOK_S, f"job {target.job_id} is pending, not restarted")
 
 
-def _send(turn: Turn, job: JobView) -> Result:
+def _send(turn: Turn, target: Target) -> Result:
     sent_at, sends = turn.progress.get("sent_at"), turn.progress.get("sends", 0)
     if sent_at is not None:
-        waiting = _wait_for_late_effect(turn, job)
+        waiting = _wait_for_late_effect(turn, target)
         if waiting is not None:
             return waiting
     if sends >= MAX_SENDS:
-        return Refuse(f"job {job.job_id} is {job.state.base} after {sends} requeues")
-    text = f"requeue job {job.job_id} ({job.state.base})"
+        return Refuse(f"job {target.job_id} is {target.base} after {sends} requeues")
+    survivors.reserve(turn, target)
+    text = f"requeue job {target.job_id} ({target.base})"
     turn.stage("requeue", text, sent_at=turn.now(), sends=sends + 1, answered_at=None)
     try:
-        turn.port.requeue_job(job.job_id, hold=True)
+        # A person's hold outlives a plain requeue under its own name; a requeue with hold would hide it.
+        turn.port.requeue_job(target.job_id, hold=not target.holds)
     except SlurmRefused as refused:
         turn.note(f"refused: {refused}", sent_at=None)
-        if refused.kind is not RefusalKind.ALREADY_PENDING:
-            raise
+        if refused.kind is RefusalKind.NOT_REQUEUEABLE:
+            return Refuse(forbidden.no_requeue(turn, target))
+        if refused.kind not in (RefusalKind.ALREADY_PENDING, RefusalKind.INVALID_JOB):
+            raise  # an id that Slurm does not know is looked at again, and explained
     except SlurmUnavailable as away:
         if not away.outcome_unknown:
             turn.note(f"not sent: {away}", sent_at=None)
         raise
     else:
-        turn.note(f"Slurm took the requeue of job {job.job_id}", killed_at=turn.progress["sent_at"])
-    return Wait(LOOK_S, f"requeue of job {job.job_id} sent")
+        turn.note(f"Slurm took the requeue of job {target.job_id}", killed_at=turn.progress["sent_at"])
+    return Wait(LOOK_S, f"requeue of job {target.job_id} sent")
 
 
-def _wait_for_late_effect(turn: Turn, job: JobView) -> Result | None:
+def _wait_for_late_effect(turn: Turn, target: Target) -> Result | None:
     """None when the requeue that was sent has had its time while Slurm answered, and did nothing."""
     answered = turn.progress.get("answered_at")
     if answered is None:
         answered = turn.now()
-        turn.note(f"Slurm answers: job {job.job_id} is {job.state.base}", answered_at=answered)
+        turn.note(f"Slurm answers: job {target.job_id} is {target.base}", answered_at=answered)
     if turn.now() - answered < LATE_EFFECT_S:
         return Wait(LOOK_S, "a requeue was sent; whether it takes effect is not known yet")
     return None

@@ -3,91 +3,111 @@
 from typing import Any
 
 from controller.errors import RefusalKind, SlurmRefused
+from controller.remediation import survivors
 from controller.remediation.handlers.requeue.exclusions import apply_exclusion
 from controller.remediation.results import Done, Refuse, Result, Wait
+from controller.remediation.target import LOOK_S, Target, of
 from controller.remediation.turn import Turn
-from controller.slurm.views import HoldKind, JobView
+from controller.slurm.views import HoldKind
 
 # A start sooner than this after the kill fails on some nodes ("job credential revoked").
 LAUNCH_PAUSE_S = 2.0
-LOOK_S = 0.3
-SLURMS_OWN_HOLDS = (HoldKind.LAUNCH_FAILED, HoldKind.REQUEUE_LIMIT)
+NOBODYS_WISH = frozenset({HoldKind.LAUNCH_FAILED, HoldKind.REQUEUE_LIMIT})
+WHOSE = {
+    HoldKind.USER: "its owner",
+    HoldKind.ADMIN: "an operator or administrator",
+    HoldKind.RESERVATION_DELETED: "Slurm, since its reservation was deleted",
+}
 
 
-def until_released(turn: Turn, job: JobView) -> Result:
-    if job.state.completing:
-        return Wait(LOOK_S, f"job {job.job_id} is COMPLETING")
-    if not job.state.pending:
-        return _left_the_queue(turn, job)
-    held_by_us = _our_hold(turn, job)
+def until_released(turn: Turn, target: Target) -> Result:
+    if target.completing:
+        return Wait(LOOK_S, f"job {target.job_id} is COMPLETING")
+    if not target.pending:
+        return _left_the_queue(turn, target)
+    held_by_us = _our_hold(turn, target)
     if held_by_us is None:
-        return Wait(LOOK_S, f"job {job.job_id} is being held")
-    refusal = apply_exclusion(turn, job)
+        return Wait(LOOK_S, f"job {target.job_id} is being held")
+    refusal = apply_exclusion(turn, target)
     if refusal is not None:
         return refusal
     if not held_by_us:
-        return Refuse(f"job {job.job_id} is held by somebody ({job.reason}); a hold that is not ours is not released")
-    pause = turn.progress["killed_at"] + LAUNCH_PAUSE_S - turn.now()
+        return Refuse(f"{held_by(target)}; a hold that is not ours is not released")
+    survivors.attach(turn, target)
+    start_at = max(turn.progress["killed_at"] + LAUNCH_PAUSE_S, turn.progress.get("launch_after") or 0.0)
+    pause = start_at - turn.now()
     if pause > 0:
-        return Wait(pause, "a launch right after a kill fails")
-    return _release(turn, job.job_id)
+        return Wait(pause, f"job {target.job_id} starts in {pause:.0f} s: a launch right after a kill fails")
+    return _release(turn, target.job_id)
 
 
-def _left_the_queue(turn: Turn, job: JobView) -> Result:
+def held_by(target: Target) -> str:
+    who = ", ".join(WHOSE.get(kind, "somebody") for kind in target.holds)
+    return f"job {target.job_id} is held by {who} ({target.reason})"
+
+
+def _left_the_queue(turn: Turn, target: Target) -> Result:
     if turn.action.stage == "release":
-        turn.note(f"job {job.job_id} was released", released_at=turn.now())
+        turn.note(f"job {target.job_id} was released", released_at=turn.now())
         return Wait(LOOK_S, "released")
-    if job.state.terminal:
-        return Refuse(f"job {job.job_id} is {job.state.base}: ended while it was queued")
-    return Done(f"job {job.job_id} runs again already (restart {job.restarts}), started by somebody else")
+    if target.terminal:
+        return Refuse(f"job {target.job_id} is {target.base}: ended while it was queued")
+    if not target.running:
+        return Wait(LOOK_S, f"job {target.job_id} is {target.lead.state.raw}")
+    return Done(f"job {target.job_id} runs again already (restart {target.restarts}), started by somebody else")
 
 
-def _our_hold(turn: Turn, job: JobView) -> bool | None:
+def _our_hold(turn: Turn, target: Target) -> bool | None:
     """True: held by us, or free. False: held by somebody else. None: our hold is on its way."""
     remembered = turn.progress.get("hold")
-    if job.hold_kind is None:
-        return True if remembered is not None else _hold(turn, job)
+    if not target.holds:
+        return True if remembered is not None else _hold(turn, target)
     if remembered is not None:
-        return bool(remembered == _described(job))
-    if not _set_by_us(turn, job):
+        return bool(remembered == _described(target))
+    if not _set_by_us(turn, target):
         return False
-    turn.note(f"job {job.job_id} is held by us ({job.reason})", hold=_described(job))
+    turn.note(f"job {target.job_id} is held by us ({target.reason})", hold=_described(target))
     return True
 
 
-def _hold(turn: Turn, job: JobView) -> bool | None:
+def _hold(turn: Turn, target: Target) -> bool | None:
     """It is free now, so a hold that is seen after this stage is the one that we set."""
-    turn.stage("hold", f"hold job {job.job_id}")
-    turn.port.hold_job(job.job_id)
+    turn.stage("hold", f"hold job {target.job_id}")
+    turn.port.hold_job(target.job_id)
     return None
 
 
-def _described(job: JobView) -> dict[str, Any]:
-    return {"kind": str(job.hold_kind), "reason": job.reason}
+def _described(target: Target) -> dict[str, Any]:
+    return {"kind": "+".join(target.holds), "reason": target.reason}
 
 
-def _set_by_us(turn: Turn, job: JobView) -> bool:
+def _set_by_us(turn: Turn, target: Target) -> bool:
     """Its kind is one that our own writes leave behind, and we had just written."""
-    if job.hold_kind in SLURMS_OWN_HOLDS:
-        return True  # nobody's wish
+    return all(_left_by_us(turn, target, kind) for kind in target.holds)
+
+
+def _left_by_us(turn: Turn, target: Target, kind: HoldKind) -> bool:
+    if kind in NOBODYS_WISH:
+        return True
     if turn.action.stage == "hold":
-        as_owner = job.hold_kind is HoldKind.USER and turn.site.slurm_user == job.user
-        return job.hold_kind is HoldKind.ADMIN or as_owner
-    return job.hold_kind is HoldKind.REQUEUE_HOLD and turn.progress.get("sends", 0) > 0
+        as_owner = kind is HoldKind.USER and turn.site.slurm_user == target.lead.user
+        return kind is HoldKind.ADMIN or as_owner
+    return kind is HoldKind.REQUEUE_HOLD and turn.progress.get("sends", 0) > 0
 
 
 def _release(turn: Turn, job_id: str) -> Result:
     """StartTime in the past first: Slurm's fixed requeue delay would keep it for two minutes. The release wakes the
     scheduler. Looked at again right before: the hold must still be the one that we set."""
     job = turn.port.read_job(job_id)
-    if job is None or not job.state.pending:
+    target = of(turn, job) if job is not None else None
+    if not isinstance(target, Target) or not target.pending:
         return Wait(LOOK_S, f"job {job_id} left the queue")
-    if job.hold_kind is not None and turn.progress.get("hold") != _described(job):
-        return Refuse(f"job {job_id} was held by somebody meanwhile ({job.reason})")
+    if target.holds and turn.progress.get("hold") != _described(target):
+        return Refuse(f"{held_by(target)} meanwhile")
     turn.stage("release", f"start job {job_id} now")
     try:
         turn.port.set_start_now(job_id)
-        if job.hold_kind is not None:
+        if target.holds:
             turn.port.release_job(job_id)
     except SlurmRefused as refused:
         if refused.kind not in (RefusalKind.NOT_PENDING, RefusalKind.JOB_FINISHED):
