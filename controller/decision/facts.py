@@ -182,10 +182,12 @@ class LaunchFact:
 @dataclass(frozen=True)
 class SchedulerFact:
     """What slurm.conf says about starting again. `max_batch_requeue`: so many failed launches, and Slurm holds the job
-    (5 where the version has no such setting). `job_requeue`: whether jobs may be requeued unless they say otherwise."""
+    (5 where the version has no such setting). `job_requeue`: whether jobs may be requeued unless they say otherwise.
+    `accounting`: whether the cluster keeps any."""
 
     max_batch_requeue: int = 5
     job_requeue: bool = True
+    accounting: bool = False
 
 
 @dataclass(frozen=True)

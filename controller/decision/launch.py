@@ -29,6 +29,8 @@ SAME_MOMENT_S = 5.0
 # A launch that no node takes is given up by Slurm after a few seconds; a job that ran longer has been launched.
 GIVEN_UP_WITHIN_S = 10.0
 AT_ONCE_S = 1.0
+# So long accounting may still learn where a start failed.
+ACCOUNTING_WAIT_S = 8.0
 REFUSED = "launch_refused"
 # slurmstepd's own exit: input or output of the job could not be set up on that node.
 OUTPUT_FAILED_SIGNAL = 53
@@ -51,6 +53,8 @@ def launch_failed(subject: SubjectFacts, now: float, policy: Policy) -> Finding 
     if sign is None or subject.slurm is None or (subject.live_attempt is not None and subject.requeued_since):
         return None
     slurm, hosts = subject.slurm, _hosts(subject, sign)
+    if not hosts and subject.scheduler.accounting and 0 <= now - sign.at < ACCOUNTING_WAIT_S:
+        return None  # asked at each poll; the start waits longer than that anyway
     where = f" on {', '.join(hosts)}" if hosts else "; Slurm does not say on which node"
     raw = f"job {slurm.job_id} {slurm.base} {slurm.reason} Restarts={slurm.restarts}{where}"
     clues = [Clue("slurm", "slurm", slurm.job_id, sign.code, raw, sign.at)]

@@ -12,6 +12,7 @@ from typing import Any
 from django.db import IntegrityError, transaction
 
 from controller.clock import aware
+from controller.decision import actions
 from controller.decision.admit import Admission
 from controller.decision.diagnosis import Verdict
 from controller.decision.facts import ClusterFacts, SubjectFacts
@@ -132,7 +133,10 @@ def _act_upon(admission: Admission, incident: Incident, sweep: Commit) -> None:
         return
     waits = admission.outcome == "approve" and not proposal.ask
     records.plan_actions(incident, proposal, sweep.policy, now, waits=waits)
-    if proposal.ask:
+    if proposal.ask and any(plan.kind == actions.HOLD_NODE for plan in proposal.plans):
+        # The node is held first; then the incident asks, with the sentence that it keeps meanwhile.
+        move(incident, "act", reason=proposal.reason, now=now, ask=proposal.ask)
+    elif proposal.ask:
         move(incident, "ask", reason=proposal.ask, now=now, ask=proposal.ask)
     elif waits:
         ask = "approve mode: the actions wait for a person's word"
@@ -177,7 +181,8 @@ def approve(incident: Incident, *, by: str, reason: str, policy: Policy, now: fl
             raise LostRace(f"incident {incident.pk} has no action that waits for approval")
         until = aware(now) + timedelta(seconds=policy.limits.action_expires_s)
         for action in proposed:
-            move(action, "approve", reason=reason, now=now, by=by, due_at=aware(now), expires_at=until)
+            due = max(action.due_at, aware(now))
+            move(action, "approve", reason=reason, now=now, by=by, due_at=due, expires_at=max(action.expires_at, until))
         move(incident, "act", reason=reason, now=now, by=by, ask="")
         attempt, job = incident.attempt, incident.training_job
         if attempt is not None and allowed(attempt, "end"):

@@ -61,7 +61,7 @@ def open_incident(
         budget=proposal.charge,
         suspects=list(verdict.suspects),
         ranks=list(verdict.ranks),
-        restarts_before=subject.restarts_hit,
+        restarts_before=verdict.restarts,
         last_good_at=aware(verdict.last_good_at) if verdict.last_good_at is not None else None,
         fault_at=aware(verdict.fault_at) if verdict.fault_at is not None else None,
         detected_at=aware(now),
@@ -104,8 +104,8 @@ def plan_actions(incident: Incident, proposal: Proposal, policy: Policy, now: fl
             reason=plan.reason,
             params=dict(plan.params),
             created_at=aware(now),
-            due_at=aware(now),
-            expires_at=aware(now + policy.limits.action_expires_s),
+            due_at=aware(now + plan.delay_s),
+            expires_at=aware(now + plan.delay_s + policy.limits.action_expires_s),
         )
         if ready:
             move(action, "approve", reason="admitted", now=now)

@@ -10,7 +10,8 @@ class Cluster(models.Model):
 
     `swept_at`: the last sweep. `watching_since`: since when sweeps follow each other without a gap; silence is judged
     from there on. `private_data`: Slurm's PrivateData: what is not shown may merely be hidden. `next_job_id`: goes back
-    when Slurm lost its state, and the cluster falls to observe.
+    when Slurm lost its state, and the cluster falls to observe. `scheduler`: what slurm.conf says about starting jobs
+    again.
     """
 
     name = models.CharField(max_length=255, unique=True)
@@ -30,6 +31,7 @@ class Cluster(models.Model):
     view_error_at = models.DateTimeField(null=True, blank=True)
     nodes_total = models.PositiveIntegerField(default=0)
     private_data = json_list()
+    scheduler = json_dict()
     rights = json_dict()
 
     def __str__(self) -> str:

@@ -15,6 +15,7 @@ _HOLDS = {
     "launch_failed_requeued_held": HoldKind.LAUNCH_FAILED,
     "user_env_retrieval_failed_requeued_held": HoldKind.LAUNCH_FAILED,
     "launch_failure_limit_exceeded_requeued_held": HoldKind.REQUEUE_LIMIT,
+    "jobholdmaxrequeue": HoldKind.REQUEUE_LIMIT,
     "job_requeued_in_held_state": HoldKind.REQUEUE_HOLD,
     "jobrequeuedinheldstate": HoldKind.REQUEUE_HOLD,
     "reservation_deleted": HoldKind.RESERVATION_DELETED,

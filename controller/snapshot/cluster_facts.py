@@ -44,7 +44,8 @@ def _rights(cluster: Cluster) -> dict[str, Any]:
 
 
 def _requeues(cluster: Cluster, now: float) -> int:
-    """Begun in the last minute, or about to begin."""
+    """Begun in the last minute, or about to begin. One that waits out a back-off spends nothing yet."""
     ours = Action.objects.filter(incident__cluster=cluster, kind=actions.REQUEUE)
-    soon = Q(state__in=("ready", "claimed")) | Q(started_at__gt=aware(now - 60))
+    ready = Q(state="ready", due_at__lte=aware(now + 60))
+    soon = ready | Q(state="claimed") | Q(started_at__gt=aware(now - 60))
     return ours.filter(soon).exclude(state__in=("cancelled", "expired")).count()

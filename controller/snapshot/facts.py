@@ -12,9 +12,11 @@ from controller.decision.facts import (
     AgentFact,
     AttemptFact,
     ClusterFacts,
+    LaunchFact,
     NodeFact,
     ProbeFact,
     RankExit,
+    SchedulerFact,
     SubjectFacts,
 )
 from controller.decision.incident import INCIDENT
@@ -22,7 +24,7 @@ from controller.decision.node_hold import NODE_HOLD
 from controller.decision.policy import Policy
 from controller.decision.training_job import TRAINING_JOB
 from controller.models import AgentReport, Attempt, Cluster, Incident, Node, NodeCheck, NodeHold, TrainingJob
-from controller.snapshot import past
+from controller.snapshot import launches, past
 from controller.snapshot.cluster_facts import cluster_facts
 from controller.snapshot.job_view import slurm_fact
 from controller.snapshot.past import PastIncident
@@ -30,6 +32,7 @@ from controller.snapshot.past import PastIncident
 log = structlog.get_logger()
 
 PROBES_KEPT_S = 15.0
+MARKS_KEPT_S = 3600.0
 WITNESS_HEARD_S = 2.0
 CONTROL_CANDIDATES = 50
 PASSED = ("PASS", "DEGRADED")
@@ -50,6 +53,9 @@ class Rows:
     speaking: list[tuple[int, str]] = field(default_factory=list)  # (attempt, node) heard just now
     up: list[str] = field(default_factory=list)
     excused: dict[str, float] = field(default_factory=dict)  # by node: when an expected silence of it was over
+    launches: list[LaunchFact] = field(default_factory=list)
+    marks: dict[str, float] = field(default_factory=dict)  # by node: when Slurm drained it for a failed start
+    scheduler: SchedulerFact = field(default_factory=SchedulerFact)
 
 
 def read_facts(cluster: Cluster, now: float, policy: Policy) -> tuple[list[SubjectFacts], ClusterFacts]:
@@ -57,6 +63,7 @@ def read_facts(cluster: Cluster, now: float, policy: Policy) -> tuple[list[Subje
     earliest: what was not watched was not silent."""
     jobs = TrainingJob.objects.filter(cluster=cluster, state__in=TRAINING_JOB.live).order_by("pk")
     rows = _rows(cluster, list(jobs), now)
+    rows.launches = launches.failed_starts(cluster, now - policy.launch.memory_s)
     watched = cluster.watching_since.timestamp() if cluster.watching_since is not None else now
     return list(_subjects(rows, watched)), cluster_facts(cluster, now, policy)
 
@@ -89,6 +96,8 @@ def _rows(cluster: Cluster, jobs: list[TrainingJob], now: float) -> Rows:
         attempt__training_job__cluster=cluster, received_at__gt=aware(now - WITNESS_HEARD_S)
     ).exclude(state="ended")
     rows.speaking = _speaking(rows, heard.only("attempt_id", "node").order_by("node"))
+    rows.scheduler = launches.scheduler_fact(cluster)
+    rows.marks = launches.marked(cluster, now - MARKS_KEPT_S)
     rows.nodes, rows.up = _nodes(cluster, rows)
     return rows
 
@@ -114,7 +123,8 @@ def _nodes(cluster: Cluster, rows: Rows) -> tuple[dict[str, NodeFact], list[str]
     names = {name for attempts in rows.attempts.values() for name in attempts[-1].nodes}
     names |= {report.node for reports in rows.agents.values() for report in reports}
     names |= {name for job in rows.jobs for name in job.view.get("nodes", ())}
-    names |= {name for _, name in rows.speaking}
+    names |= {name for _, name in rows.speaking} | rows.marks.keys()
+    names |= {start.host for job in rows.jobs if (start := launches.start_fact(job.view)) is not None}
     shown = _shown(cluster)
     believed_up = shown.filter(base_state__in=("IDLE", "MIXED", "ALLOCATED")).order_by("name")
     some = list(believed_up.values_list("pk", flat=True)[:CONTROL_CANDIDATES])
@@ -148,6 +158,7 @@ def _node_fact(node: Node, hold_state: str | None) -> NodeFact:
         jobs=tuple(node.jobs),
         hold_state=hold_state,
         boot_at=node.boot_at.timestamp() if node.boot_at is not None else None,
+        reason_at=node.reason_at.timestamp() if node.reason_at is not None else None,
     )
 
 
@@ -161,6 +172,8 @@ def _subject(job: TrainingJob, rows: Rows, watched: float) -> SubjectFacts:
     incident = rows.incidents.get(job.pk)
     if incident is not None:
         names |= set(incident.suspects)
+    start = launches.start_fact(job.view)
+    names |= launches.marked_for(job.view, rows.marks) | ({start.host} if start is not None else set())
     return SubjectFacts(
         run_id=job.run_id,
         state=job.state,
@@ -175,6 +188,10 @@ def _subject(job: TrainingJob, rows: Rows, watched: float) -> SubjectFacts:
         incident=past.live_fact(incident) if incident is not None else None,
         spent=past.spent(rows.charged.get(job.pk, []), attempts),
         unseen=job.view.get("missing", ""),
+        last_start=start,
+        launches=() if job.view.get("base") == "RUNNING" else tuple(rows.launches),
+        scheduler=rows.scheduler,
+        starts_before=past.starts_before(job.slurm_job_id, attempts),
     )
 
 

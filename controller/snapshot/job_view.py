@@ -9,6 +9,7 @@ from controller.decision import silence
 from controller.decision.facts import SlurmJobFact
 from controller.slurm import unsupported
 from controller.slurm.views import JobView, NodeView
+from controller.snapshot import launches
 from worker_hooks.protocol import exit_codes
 
 MEANINGS = {
@@ -23,13 +24,15 @@ OVER = frozenset({"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "B
 
 def view_of(job: JobView, nodes: Mapping[str, NodeView], before: Mapping[str, Any]) -> dict[str, Any]:
     """The JobView's own names; times are Unix seconds; the state is `base`, `flags` and `raw_state`. `unsupported`:
-    why this job is only watched; a queued job holds no nodes, so what its last ones said (`before`) stays."""
+    why this job is only watched; a queued job holds no nodes, so what its last ones said (`before`) stays.
+    `last_start`: where it was last started."""
     plain = {f.name: _plain(getattr(job, f.name)) for f in fields(job) if f.name not in LEFT_OUT}
     state = {"base": job.state.base, "flags": sorted(job.state.flags), "raw_state": job.state.raw}
     limit = job.time_limit.total_seconds() if isinstance(job.time_limit, timedelta) else None
     kept = before.get("unsupported", ()) if not job.nodes else ()
     refusals = list(dict.fromkeys([*unsupported.of_job(job, nodes), *kept]))
-    return {**plain, **state, "time_limit_s": limit, "unsupported": refusals}
+    start = launches.last_start(job, before)
+    return {**plain, **state, "time_limit_s": limit, "unsupported": refusals, "last_start": start}
 
 
 def _plain(value: Any) -> Any:
@@ -87,4 +90,8 @@ def slurm_fact(view: Mapping[str, Any]) -> SlurmJobFact | None:
         unsupported=tuple(view.get("unsupported", ())),
         reservation=view.get("reservation") or "",
         start_at=view.get("start_time"),
+        end_at=view.get("end_time"),
+        submit_at=view.get("submit_time"),
+        batch_host=view.get("batch_host", ""),
+        time_limit_s=view.get("time_limit_s"),
     )

@@ -7,6 +7,8 @@ from controller.decision import actions
 from controller.decision.facts import ActionFact, IncidentFact, Spent
 from controller.models import Action, Attempt, Incident, TrainingJob
 
+CHARGED = ("infrastructure", "process", "user", "time_limit")
+
 
 @dataclass(frozen=True)
 class PastIncident:
@@ -32,7 +34,7 @@ def read(jobs: Iterable[TrainingJob]) -> dict[int, list[PastIncident]]:
 
 def spent(incidents: list[PastIncident], attempts: list[Attempt]) -> Spent:
     """`same_step`: the newest requeues in a row since which no attempt got further than the attempts before them."""
-    by_budget = {kind: sum(1 for i in incidents if i.budget == kind) for kind in ("infrastructure", "process", "user")}
+    by_budget = {kind: sum(1 for i in incidents if i.budget == kind) for kind in CHARGED}
     furthest = _furthest(attempts, None)
     same_step = 0
     for incident in reversed(incidents):
@@ -40,6 +42,15 @@ def spent(incidents: list[PastIncident], attempts: list[Attempt]) -> Spent:
             break
         same_step += 1
     return Spent(**by_budget, same_step=same_step)
+
+
+def starts_before(job_id: str, attempts: list[Attempt]) -> int:
+    """Starts of the Slurm jobs that this training job had before: each was started once more than it was restarted."""
+    restarts: dict[str, int] = {}
+    for attempt in attempts:
+        if attempt.slurm_job_id != job_id:
+            restarts[attempt.slurm_job_id] = max(restarts.get(attempt.slurm_job_id, 0), attempt.restart_count)
+    return sum(count + 1 for count in restarts.values())
 
 
 def _furthest(attempts: list[Attempt], generation: int | None) -> int:
@@ -57,6 +68,7 @@ def live_fact(incident: Incident) -> IncidentFact:
         generation=attempt.generation if attempt is not None and not attempt.agentless else None,
         restarts=incident.restarts_before,
         suspects=tuple(incident.suspects),
+        ask=incident.ask,
         actions=tuple(
             ActionFact(a.kind, a.target, a.state, a.outcome, optional=a.optional)
             for a in incident.actions.all()

@@ -13,7 +13,7 @@ from controller.errors import SlurmError
 from controller.models import Cluster, TrainingJob
 from controller.slurm.port import SlurmPort
 from controller.slurm.views import ClusterView
-from controller.snapshot import node_rows
+from controller.snapshot import launches, node_rows
 from controller.snapshot.components import whole
 from controller.snapshot.job_view import excuse, missing, view_of
 
@@ -43,6 +43,7 @@ def poll(cluster: Cluster, port: SlurmPort, now: float) -> bool:
         if not _trusted(cluster, view, now):
             return False
         _store(cluster, view)
+    launches.ask_accounting(cluster, port, now)
     return True
 
 
@@ -79,10 +80,11 @@ def _store(cluster: Cluster, view: ClusterView) -> None:
     cluster.view_error, cluster.view_error_at = "", None
     cluster.nodes_total = len(view.nodes)
     cluster.private_data = list(view.private_data)
+    cluster.scheduler = {key: view.config[key] for key in launches.SCHEDULER_KEYS if key in view.config}
     cluster.slurm_version = str(view.version)
     cluster.next_job_id = view.next_job_id or cluster.next_job_id
     columns = ["view_at", "view_error", "view_error_at", "nodes_total", "slurm_version", "next_job_id", "private_data"]
-    cluster.save(update_fields=columns)
+    cluster.save(update_fields=[*columns, "scheduler"])
 
 
 def _store_jobs(cluster: Cluster, view: ClusterView) -> None:
