@@ -62,6 +62,7 @@ HOLD = {
     "draining": Word("Draining", "hold", "hold"),
     "drained": Word("Drained", "hold", "hold"),
     "testing": Word("Testing", "run", "wait"),
+    "returned": Word("Back, not checked", "warn", "warn"),
     "released": Word("Released", "idle", "ok"),
     "retired": Word("Retired", "hold", "hold"),
 }

@@ -17,6 +17,7 @@ from controller.models import (
     Checkpoint,
     Incident,
     MetricChunk,
+    Node,
     NodeHold,
     Recovery,
     TrainingJob,
@@ -24,8 +25,10 @@ from controller.models import (
 from controller.queries.access import visible_jobs
 from controller.queries.budgets import lives_of, newest_word
 from controller.queries.curve import number
+from controller.queries.tenants import Tenant, tenants_of
 from controller.queries.time_budget import TimeBudget
 from controller.snapshot import past
+from controller.snapshot.job_view import excuse
 
 CHECKPOINTS_SHOWN = 12
 INCIDENTS_SHOWN = 20
@@ -53,10 +56,17 @@ class JobStory:
     budget: TimeBudget
     loss: LatestLoss | None
     spent: Spent
+    tenants: dict[int, list[Tenant]]  # by node id, of the nodes that its incidents hold
+    quiet_nodes: list[Node]  # of the newest attempt, with flags that may excuse a silence
 
     @property
     def attempt(self) -> Attempt | None:
         return self.attempts[-1] if self.attempts else None
+
+    @property
+    def excuse(self) -> str | None:
+        """Why nothing need be heard from the job now, by Slurm's last view of it."""
+        return excuse(self.job.view)
 
     @property
     def live_incident(self) -> Incident | None:
@@ -72,7 +82,8 @@ def find(user: Any, run_id: str) -> TrainingJob | None:
     return visible_jobs(user).select_related("cluster").filter(run_id=run_id).first()
 
 
-def story_of(job: TrainingJob, now: datetime) -> JobStory:
+def story_of(job: TrainingJob, now: datetime, user: Any) -> JobStory:
+    """`user`: the reader, who may not know everything about other people's jobs."""
     attempts = list(job.attempts.all())
     incidents = list(_incidents(job))
     newest = attempts[-1] if attempts else None
@@ -89,7 +100,16 @@ def story_of(job: TrainingJob, now: datetime) -> JobStory:
         budget=lives_of([job], {job.pk: attempts}, now)[job.pk],
         loss=_latest_loss(job, attempts),
         spent=past.spent(past.read([job]).get(job.pk, []), attempts),
+        tenants=tenants_of(user, (hold.node for incident in incidents for hold in incident.holds.all())),
+        quiet_nodes=_quiet_nodes(job, newest),
     )
+
+
+def _quiet_nodes(job: TrainingJob, attempt: Attempt | None) -> list[Node]:
+    if attempt is None or attempt.state == "ended":
+        return []
+    flagged = Node.objects.filter(cluster=job.cluster_id, name__in=attempt.nodes).exclude(flags=[])
+    return list(flagged.only("name", "flags").order_by("name"))
 
 
 def _incidents(job: TrainingJob) -> Any:

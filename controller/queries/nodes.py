@@ -10,11 +10,13 @@ from typing import Any
 from django.db.models import Case, Exists, IntegerField, OuterRef, Prefetch, Q, QuerySet, Value, When
 
 from controller.decision.node_hold import NODE_HOLD
-from controller.models import Cluster, Incident, Node, NodeCheck, NodeHold, TrainingJob
-from controller.queries.access import visible_incidents, visible_jobs
+from controller.models import Cluster, Incident, Node, NodeCheck, NodeEvent, NodeHold
+from controller.queries.access import visible_incidents
+from controller.queries.tenants import Tenant, tenants_of
 from controller.slurm.hostlist import expand
 
 PAGE = 100
+EVENTS = 20
 OUT_FLAGS = {"DRAIN", "FAIL", "NOT_RESPONDING", "MAINTENANCE"}
 
 
@@ -26,9 +28,12 @@ class NodeFilters:
 
 @dataclass
 class NodeRow:
+    """`shown`: the newest view of Slurm has it; else everything here is of `node.seen_at`, and unknown since."""
+
     node: Node
     hold: NodeHold | None
-    jobs: list[TrainingJob | str]
+    tenants: list[Tenant]
+    shown: bool
 
 
 @dataclass
@@ -49,7 +54,9 @@ class NodePage:
 class NodeDetail:
     row: NodeRow
     holds: list[NodeHold]
+    elsewhere: list[NodeHold]  # of the same machine, under other names
     incidents: list[Incident]
+    events: list[NodeEvent]
     checks: list[NodeCheck]
 
 
@@ -65,7 +72,8 @@ def page_of(user: Any, filters: NodeFilters, now: datetime, after: tuple[int, st
         free, name, pk = after
         ordered = ordered.filter(Q(free__gt=free) | Q(free=free, name__gt=name) | Q(free=free, name=name, pk__gt=pk))
     holds = NodeHold.objects.filter(state__in=NODE_HOLD.live).select_related("incident__training_job")
-    nodes = list(ordered.prefetch_related(Prefetch("holds", queryset=holds, to_attr="live_holds"))[: PAGE + 1])
+    held = Prefetch("holds", queryset=holds, to_attr="live_holds")
+    nodes = list(ordered.select_related("cluster").prefetch_related(held)[: PAGE + 1])
     more = ""
     if len(nodes) > PAGE:
         last = nodes[PAGE - 1]
@@ -86,15 +94,22 @@ def page_of(user: Any, filters: NodeFilters, now: datetime, after: tuple[int, st
 
 
 def detail(user: Any, name: str) -> NodeDetail | None:
-    node = Node.objects.filter(name=name).select_related("cluster").order_by("-seen_at").first()
+    node = Node.objects.filter(name=name).select_related("cluster", "machine").order_by("-seen_at").first()
     if node is None:
         return None
-    holds = list(node.holds.select_related("incident__training_job")[:20])
+    holds = list(node.holds.select_related("incident__training_job", "machine")[:20])
     node.live_holds = [h for h in holds if h.state in NODE_HOLD.live]  # type: ignore[attr-defined]
     seen = visible_incidents(user).filter(Q(holds__node=node) | Q(exclusions__node=node)).distinct()
     incidents = list(seen.select_related("training_job").order_by("-detected_at")[:20])
     checks = list(node.checks.order_by("-asked_at", "-pk")[:12])
-    return NodeDetail(_rows([node], user)[0], holds, incidents, checks)
+    events = list(node.events.all()[:EVENTS])
+    return NodeDetail(_rows([node], user)[0], holds, _elsewhere(node), incidents, events, checks)
+
+
+def _elsewhere(node: Node) -> list[NodeHold]:
+    if node.machine is None:
+        return []
+    return list(node.machine.holds.exclude(node=node).select_related("node")[:20])
 
 
 def may_see(user: Any, incidents: set[int]) -> set[int]:
@@ -130,10 +145,11 @@ def _overview() -> tuple[dict[str, int], int]:
 
 
 def _rows(nodes: Sequence[Node], user: Any) -> list[NodeRow]:
-    ids = {str(job) for node in nodes for job in node.jobs}
-    known = {job.slurm_job_id: job for job in visible_jobs(user).filter(slurm_job_id__in=ids)}
+    tenants = tenants_of(user, nodes)
     rows = []
     for node in nodes:
         live: list[NodeHold] = node.live_holds  # type: ignore[attr-defined]
-        rows.append(NodeRow(node, live[0] if live else None, [known.get(str(j), str(j)) for j in node.jobs]))
+        view_at = node.cluster.view_at
+        shown = view_at is None or node.seen_at >= view_at
+        rows.append(NodeRow(node, live[0] if live else None, tenants[node.pk], shown))
     return rows

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from controller.clock import aware
+from controller.decision import silence
 from controller.decision.policy import Budget
 from controller.models import Incident, Recovery
 from controller.queries.job import JobStory
@@ -15,7 +16,9 @@ from dashboard import formats, words
 from dashboard.presenters.incident import IncidentView, cost_of, incident_view
 from dashboard.presenters.job_tables import AttemptRow, CheckpointRow, attempt_row, checkpoint_note, checkpoint_row
 from dashboard.presenters.job_values import TimePart, Value, time_json, time_parts, values_of
+from dashboard.presenters.nodes import HOLD_FLAGS
 from dashboard.presenters.pace import Pace, pace_of
+from dashboard.presenters.tenants import waits_words
 from dashboard.words import Word
 
 
@@ -50,6 +53,7 @@ class JobPage:
     title: str
     head: Head
     why: Why | None
+    quiet: str
     values: list[Value]
     time_total: str
     time_parts: list[TimePart]
@@ -76,6 +80,7 @@ def job_page(story: JobStory, budget: Budget) -> JobPage:
         title=f"{word.text}{'' if job.step is None else f', step {formats.whole(job.step)}'} · {name}",
         head=_head(story, word),
         why=_why(story, views),
+        quiet=_quiet(story),
         values=values_of(story, pace, budget),
         time_total=formats.units(story.budget.total, story.budget.unit_s),
         time_parts=time_parts(story.budget),
@@ -99,7 +104,32 @@ def _incident(story: JobStory, incident: Incident) -> IncidentView:
     to = None
     if recovery is not None and recovery.to_attempt_id is not None:
         to = next((a for a in story.attempts if a.pk == recovery.to_attempt_id), None)
-    return incident_view(incident, recovery, to)
+    return incident_view(incident, recovery, to, _waits(story, incident))
+
+
+def _waits(story: JobStory, incident: Incident) -> dict[str, str]:
+    """What the drains of its nodes wait for: other people's jobs run on to their end."""
+    said = {}
+    for hold in incident.holds.all():
+        if hold.state == "draining" and HOLD_FLAGS & set(hold.node.flags):
+            waits = waits_words(hold.node, story.tenants.get(hold.node_id, []))
+            said[hold.node.name] = f"draining, {waits}" if waits else ""
+    return {name: words_ for name, words_ in said.items() if words_}
+
+
+def _quiet(story: JobStory) -> str:
+    """Why nothing need be heard from the job now, so that no timer runs; "" for a job that should speak."""
+    job = story.job
+    if job.state not in ("starting", "training", "recovering", "verifying"):
+        return ""
+    why = story.excuse
+    if job.view.get("missing"):
+        return f"{why}: what it does now is unknown, and nothing is concluded from that"
+    if why is not None and job.view["base"] != "PENDING":
+        return f"Slurm job {job.slurm_job_id} {why}: its silence is expected, and no timer runs"
+    reserved = not job.view.get("reservation")
+    said = [f"{n.name} {w}" for n in story.quiet_nodes if (w := silence.of_node(n.flags, reserved_for_others=reserved))]
+    return f"{', '.join(said)}: silence from there is expected, and no timer runs" if said else ""
 
 
 def _head(story: JobStory, word: Word) -> Head:

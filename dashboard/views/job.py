@@ -24,13 +24,13 @@ BIGGEST = 2**62
 @login_required
 @require_safe
 def job(request: HttpRequest, run_id: str) -> HttpResponse:
-    return render(request, "dashboard/job.html", _context(_found(request, run_id)))
+    return render(request, "dashboard/job.html", _context(request, _found(request, run_id)))
 
 
 @login_required
 @require_safe
 def job_live(request: HttpRequest, run_id: str) -> HttpResponse:
-    return fragment(request, "dashboard/job_live.html", _context(_found(request, run_id)))
+    return fragment(request, "dashboard/job_live.html", _context(request, _found(request, run_id)))
 
 
 @login_required
@@ -60,9 +60,9 @@ def _number(request: HttpRequest, name: str, limit: int) -> int | None:
     return min(int(text), limit) if text.isascii() and text.isdecimal() and len(text) < 20 else None
 
 
-def _context(found: TrainingJob) -> dict[str, Any]:
+def _context(request: HttpRequest, found: TrainingJob) -> dict[str, Any]:
     now = utcnow()
-    story = story_of(found, now)
+    story = story_of(found, now, request.user)
     budget = policy_file.load(settings.RELUME_POLICY, settings.RELUME_MODE).budget
     return {
         "page": job_page(story, budget),

@@ -13,8 +13,9 @@ from django.views.decorators.http import require_safe
 from controller import policy_file
 from controller.clock import utcnow
 from controller.queries import nodes as queries
+from controller.queries.access import sees_all
 from controller.queries.freshness import silences
-from dashboard.presenters.nodes import hold_word, node_line
+from dashboard.presenters.nodes import hold_lines, machine_facts, node_line
 from dashboard.views.answers import fragment
 from dashboard.words import MODES
 
@@ -78,10 +79,12 @@ def _node_context(request: HttpRequest, name: str) -> dict[str, Any]:
     if found is None:
         raise Http404("Slurm's view has no node of that name.")
     visible = {incident.pk for incident in found.incidents}
+    line = node_line(found.row, visible)
     return {
         "detail": found,
-        "line": node_line(found.row, visible),
-        "holds": [(hold, hold_word(hold), hold.incident_id in visible) for hold in found.holds],
+        "line": line,
+        "holds": hold_lines(found, line, visible),
+        "machine_facts": machine_facts(found.row.node) if sees_all(request.user) else [],
         "silences": silences(utcnow()),
         "section": "nodes",
     }
