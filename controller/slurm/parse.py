@@ -34,7 +34,7 @@ _JOB_TAIL_KEYS = (
     "StdOut", "Switches", "BurstBuffer", "BurstBufferState", "Power", "NtasksPerTRES", "CpusPerTres", "MemPerTres",
     "TresBind",
     "TresFreq", "TresPerJob", "TresPerNode", "TresPerSocket", "TresPerTask", "MailUser", "MailType", "ClusterFeatures",
-    "Container", "ContainerId", "SegmentSize",
+    "Container", "ContainerId", "SegmentSize", "OOMKillStep",
 )  # fmt: skip
 _JOB_TAIL = re.compile(rf"\s({'|'.join(_JOB_TAIL_KEYS)})=")
 # What may come after each free text of the tail (and first of all): any other key in it is text.
