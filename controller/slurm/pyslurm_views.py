@@ -80,9 +80,9 @@ def _moment(value: Any) -> datetime | None:
 def _job_view(item: Item, partitions: Mapping[str, PartitionView]) -> JobView:
     get = item.__getitem__
     raw, array, tasks = int(get("id")), get("array_id"), _tasks(item)
-    task = None if array is None or tasks else get("array_task_id") or 0  # pyslurm has no task 0: it says None
     het = get("heterogeneous_id")
     state, limit = states.parse_job(get("state")), _limit(item, partitions)
+    task = None if array is None or tasks or _rest_of_array(item, state) else get("array_task_id") or 0
     reason = present(reasons.normalise(get("state_reason") or ""))
     ends = get("end_time") if limit is not UNLIMITED or state.terminal else None  # a running one "ends" in a year
     return JobView(
@@ -139,6 +139,13 @@ def _tasks(item: Item) -> str:
     return f"{waiting}%{at_once}" if waiting and at_once else waiting
 
 
+def _rest_of_array(item: Item, state: states.JobState) -> bool:
+    """The record of tasks that were cancelled before they started: no task, for which pyslurm says None as it does for
+    task 0."""
+    never_ran = state.terminal and not item["allocated_nodes"]
+    return never_ran and item["id"] == item["array_id"] and item["array_task_id"] is None
+
+
 def _limit(item: Item, partitions: Mapping[str, PartitionView]) -> Duration:
     if item["time_limit"]:
         return timedelta(minutes=item["time_limit"])
@@ -167,7 +174,7 @@ def _node_view(item: Item) -> NodeView:
         state=states.parse_node(get("state")),
         reason=reason,
         reason_user=_text(get("reason_user")) if reason else "",
-        reason_at=_moment(get("reason_time")),
+        reason_at=_moment(get("reason_time")) if reason else None,
         address=_text(get("address")),
         hostname=_text(get("hostname")),
         port=int(get("slurmd_port") or 0),

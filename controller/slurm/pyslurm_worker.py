@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import select
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
@@ -51,17 +49,16 @@ def _picked(thing: Any, keys: Iterable[str]) -> Item:
     return {key: getattr(thing, key) for key in keys}
 
 
-@lru_cache(maxsize=4096)
-def _user_name(uid: int | None) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name if uid is not None else ""
-    except KeyError:
-        return ""
+_user_names: dict[int, str | None] = {}
 
 
 def _job(job: Any) -> Item:
+    """The owner's name is asked of the system once for each user, not for each job."""
     item = _picked(job, JOB)
-    return item | {"user_name": _user_name(item["user_id"])}
+    uid = item["user_id"]
+    if uid not in _user_names:
+        _user_names[uid] = job.user_name
+    return item | {"user_name": _user_names[uid]}
 
 
 # reading
