@@ -58,7 +58,7 @@ def test_what_the_worker_picks_is_in_every_view(scene: str) -> None:
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_jobs_that_are_over_are_the_same_as_in_text(scene: str) -> None:
+def test_jobs_are_those_of_the_text(scene: str) -> None:
     """pyslurm was recorded after the commands: the ten jobs of the last scene, arrays and a het job among them, do not
     change any more."""
     by_text, seen = text_jobs("25.11", "13-cancelled"), jobs(scene)
@@ -66,7 +66,7 @@ def test_jobs_that_are_over_are_the_same_as_in_text(scene: str) -> None:
     assert {n: facts(job) for n, job in by_text.items()} == {n: facts(seen[n]) for n in by_text}
 
 
-def test_idle_nodes_are_the_same_as_in_text() -> None:
+def test_nodes_are_those_of_the_text() -> None:
     """gpu3 and gpu4 came back between the two recordings."""
     by_text, seen = text_nodes("25.11", "13-cancelled"), nodes("01-idle")
     for name in ("gpu1", "gpu2"):
