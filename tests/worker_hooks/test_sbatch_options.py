@@ -1,14 +1,29 @@
-"""How the wrapper reads sbatch's command line, a script's header and sbatch's answer."""
+"""How the wrapper reads sbatch's command line and sbatch's answer."""
 
 import pytest
 
 from worker_hooks.cli.receipt import Receipt, read_receipt
-from worker_hooks.cli.sbatch_options import LONG, SHORT, read_command_line
-from worker_hooks.cli.script_header import HeaderError, read_header
-from worker_hooks.cli.submission import UsageError, is_array, make_plan, merged_export, read_request
+from worker_hooks.cli.sbatch_options import (
+    BUILT_IN,
+    LONG,
+    NONE,
+    OPTIONAL,
+    REQUIRED,
+    SHORT,
+    Table,
+    read_command_line,
+    read_help,
+)
+from worker_hooks.cli.submission import UsageError, read_request
 
 pytestmark = pytest.mark.pure
-EXPORTS = {"RELUME_RUN_ID": "tj-0123456789ab", "RELUME_IDENTITY": "/x"}
+FILES = {"train.sh", "old.sh"}.__contains__
+
+
+def script_of(argv: list[str]) -> str | None:
+    line = read_command_line(argv)
+    assert line.argv == argv
+    return argv[line.script_at] if line.script_at is not None else None
 
 
 @pytest.mark.parametrize(
@@ -18,15 +33,25 @@ EXPORTS = {"RELUME_RUN_ID": "tj-0123456789ab", "RELUME_IDENTITY": "/x"}
         (["-N", "2", "train.sh", "--requeue"], "train.sh"),
         (["-N2", "train.sh"], "train.sh"),
         (["-HQN", "2", "train.sh"], "train.sh"),
+        (["-vvN", "2", "train.sh"], "train.sh"),
         (["-k", "train.sh"], "train.sh"),
+        (["-sx", "train.sh"], None),
         (["--nodes", "2", "train.sh"], "train.sh"),
         (["--nodes=2", "train.sh"], "train.sh"),
+        (["--nodes", "--requeue", "train.sh"], "train.sh"),
+        (["-N", "--", "train.sh"], "train.sh"),
+        (["-N", "", "train.sh"], "train.sh"),
         (["--nice", "train.sh"], "train.sh"),
         (["--exclusive", "train.sh"], "train.sh"),
+        (["--exclusive", "user", "train.sh"], "user"),
         (["--nodel", "gpu1", "train.sh"], "train.sh"),
+        (["--requ", "train.sh"], "train.sh"),
+        (["--cores", "2", "train.sh"], "train.sh"),
         (["--of-tomorrow=1", "train.sh"], "train.sh"),
         (["--requeue", "--", "-odd.sh"], "-odd.sh"),
-        (["-N1", ":", "-N2", "--mem", "4G", "train.sh", "x"], "train.sh"),
+        (["--"], None),
+        (["-"], "-"),
+        (["", "x"], ""),
         (["-N1", "--wrap", "hostname"], None),
         (["-N1"], None),
         ([], None),
@@ -34,9 +59,36 @@ EXPORTS = {"RELUME_RUN_ID": "tj-0123456789ab", "RELUME_IDENTITY": "/x"}
     ],
 )
 def test_where_the_script_is(argv: list[str], script: str | None) -> None:
-    line = read_command_line(argv)
-    assert (argv[line.script_at] if line.script_at is not None else None) == script
-    assert line.argv == argv
+    assert script_of(argv) == script
+
+
+@pytest.mark.parametrize(
+    ("argv", "script", "components"),
+    [
+        (["-N1", ":", "-N2", "--mem", "4G", "train.sh", "x"], "train.sh", 2),
+        ([":", "train.sh"], "train.sh", 2),
+        (["-N1", ":", ":", "train.sh"], "train.sh", 3),
+        (["-N1", ":", "--", "train.sh"], "train.sh", 2),
+        (["--", ":", "train.sh"], "train.sh", 1),
+        (["-N", ":", "train.sh"], None, 1),
+        (["train.sh", ":", "x"], "train.sh", 1),
+        (["-N1", ":"], None, 2),
+    ],
+)
+def test_het_jobs_on_the_command_line(argv: list[str], script: str | None, components: int) -> None:
+    assert script_of(argv) == script
+    assert read_command_line(argv).components == components
+
+
+def test_options_belong_to_their_component() -> None:
+    line = read_command_line(["-J", "a", ":", "-J", "b", "--no-requeue", "x.sh"])
+    assert [(option.name, option.value, option.component) for option in line.options] == [
+        ("job-name", "a", 0),
+        ("job-name", "b", 1),
+        ("no-requeue", None, 1),
+    ]
+    first = line.last("job-name", component=0)
+    assert first is not None and first.value == "a" and line.has("no-requeue")
 
 
 def test_every_short_option_has_a_long_one() -> None:
@@ -48,11 +100,109 @@ def test_the_last_of_repeated_options_counts() -> None:
     assert last is not None and last.value == "b"
 
 
+# --- options that the table does not know ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "script"),
+    [
+        (["--of-tomorrow", "train.sh"], "train.sh"),
+        (["--of-tomorrow", "7", "train.sh"], "train.sh"),
+        (["--of-tomorrow", "7", "-N", "2", "--later", "train.sh", "7"], "train.sh"),
+        (["--of-tomorrow", "7", "--other", "8", "train.sh"], "train.sh"),
+        (["--of-tomorrow", "old.sh", "x"], "old.sh"),
+        (["--of-tomorrow", "gone.sh", "x"], "gone.sh"),
+        (["-Z", "7", "train.sh"], "train.sh"),
+        (["-Z7", "train.sh"], "train.sh"),
+        (["-HZ", "train.sh"], "train.sh"),
+        (["--of-tomorrow", "--requeue", "train.sh"], "train.sh"),
+        (["--of-tomorrow"], None),
+    ],
+)
+def test_an_unknown_option_takes_the_next_word_only_if_that_is_no_script_and_a_later_one_is(
+    argv: list[str], script: str | None
+) -> None:
+    line = read_command_line(argv, is_script=FILES)
+    assert (argv[line.script_at] if line.script_at is not None else None) == script
+    assert line.unknown
+
+
+HELP = """
+Usage: sbatch [OPTIONS(0)...] [ : [OPTIONS(N)...]] script(0) [args(0)...]
+  -a, --array=indexes         job array index values
+      --nice[=value]          decrease scheduling priority by value
+      --container             Path to OCI container bundle
+  -H, --hold                  submit job in held state
+  -B  --extra-node-info=S[:C[:T]]  combine request of sockets per node,
+      --wrap[=command string] wrap command string in a sh script and submit
+      --warp-speed            go faster
+  -Z, --zone=name             where
+Options provided by plugins:
+      --container-image=[USER@]IMAGE  [pyxis] the image to use
+      --[no-]container-mount-home  [pyxis] bind mount
+      --renice[=prio]         something
+"""
+
+
+def test_what_sbatchs_help_says_of_options_the_table_does_not_know() -> None:
+    table = read_help(HELP)
+    assert {name: table.long[name] for name in table.listed} == {
+        "array": REQUIRED,
+        "nice": OPTIONAL,
+        "container": REQUIRED,
+        "hold": NONE,
+        "extra-node-info": REQUIRED,
+        "wrap": REQUIRED,
+        "warp-speed": NONE,
+        "zone": REQUIRED,
+        "container-image": REQUIRED,
+        "container-mount-home": NONE,
+        "no-container-mount-home": NONE,
+        "renice": OPTIONAL,
+    }
+    assert table.short["Z"] == "zone" and table.short["N"] == "nodes"
+    assert table.long["no-requeue"] == NONE and table.full_name("wait-all") == "wait-all-nodes", "not all are listed"
+    assert read_help("sbatch: error: no configuration") == BUILT_IN
+
+
+def test_the_installed_sbatch_is_asked_once_and_only_when_there_is_need() -> None:
+    asked = []
+
+    def learn() -> Table:
+        asked.append(1)
+        return read_help(HELP)
+
+    assert read_request(["-N2", "--array=1", "train.sh"], learn).line.script_at == 2 and not asked
+    words = ["--container-image", "foo.sqsh", "-HZ", "x", "--zo", "y", "--warp-speed", "--no-requeue", "t.sh", "--odd"]
+    request = read_request(words, learn)
+    assert words[request.line.script_at or 0] == "t.sh" and request.line.has("no-requeue")
+    assert len(asked) == 1 and not request.line.unknown
+    read_request(["--odd", "--strange", "t.sh"], learn)
+    assert len(asked) == 2
+
+
+def test_a_beginning_that_several_versions_share_is_told_apart_by_the_installed_one() -> None:
+    assert script_of(["--dis", "block", "t.sh"]) == "block", "the built-in table has two of them"
+    installed = Table(LONG, SHORT, frozenset({"distribution", "nodes"}))
+    request = read_request(["--dis", "block", "t.sh"], lambda: installed)
+    assert request.line.argv[request.line.script_at or 0] == "t.sh"
+
+
+# --- our own --------------------------------------------------------------------------------------------------------
+
+
 def test_own_options_are_taken_out_and_nothing_else_changes() -> None:
     argv = ["-N2", "--relume-name", "my run", "--comment=a b", "--relume-require", "train.sh", "--relume-name", "x"]
-    request = read_request(argv)
+    request = read_request(argv, is_script=FILES)
     assert request.own == {"name": "my run", "require": "yes"}
     assert request.line.argv == ["-N2", "--comment=a b", "train.sh", "--relume-name", "x"]
+
+
+def test_own_options_between_others_that_nobody_knows() -> None:
+    argv = ["--of-tomorrow", "7", "--relume-name=n", "--later", "train.sh", "--relume-url=x"]
+    request = read_request(argv, is_script=FILES)
+    assert request.own == {"name": "n"}
+    assert request.line.argv == ["--of-tomorrow", "7", "--later", "train.sh", "--relume-url=x"]
 
 
 @pytest.mark.parametrize(
@@ -63,91 +213,7 @@ def test_own_options_that_cannot_be_understood(argv: list[str]) -> None:
         read_request(argv)
 
 
-def test_header_lines_count_only_before_the_first_command() -> None:
-    script = b"#!/bin/bash\n\n# a comment\n#SBATCH -N 2 --requeue # why\n#SBATCH --export=A='b c'\r\n"
-    script += b"#RELUME name=big checkpoint_root=/ck\n#RELUME require\n  #SBATCH -J indented\nsrun x\n#SBATCH -J late\n"
-    header = read_header(script)
-    assert [(option.name, option.value) for option in header.sbatch.options] == [
-        ("nodes", "2"),
-        ("requeue", None),
-        ("export", "A=b c"),
-    ]
-    assert header.relume == {"name": "big", "checkpoint-root": "/ck", "require": "yes"}
-
-
-@pytest.mark.parametrize("line", ["nmae=x", "name", "colour=red"])
-def test_a_relume_line_that_cannot_be_understood_names_itself(line: str) -> None:
-    with pytest.raises(HeaderError, match=rf"line 2: #RELUME {line}"):
-        read_header(f"#!/bin/sh\n#RELUME {line}\n".encode())
-
-
-def plan(argv: list[str], script: str = "", **environ: str):
-    request, header = read_request(argv), read_header(script.encode())
-    return make_plan(request, header, environ, EXPORTS, is_array(request, header, environ))
-
-
-ADDED = ["--requeue", "--open-mode=append"]
-
-
-@pytest.mark.parametrize(
-    ("argv", "script", "environ", "added"),
-    [
-        (["t"], "", {}, ADDED),
-        (["--requeue", "t"], "", {}, ["--open-mode=append"]),
-        (["--no-requeue", "t"], "", {}, ["--open-mode=append"]),
-        (["--open-mode", "truncate", "t"], "", {}, ["--requeue"]),
-        (["t"], "#SBATCH --no-requeue --open-mode=truncate", {}, []),
-        (["t"], "", {"SBATCH_NO_REQUEUE": "", "SBATCH_OPEN_MODE": "t"}, []),
-        (["t"], "", {"SBATCH_REQUEUE": "1"}, ["--open-mode=append"]),
-        (["t", "--no-requeue"], "", {}, ADDED),
-    ],
-)
-def test_requeue_and_open_mode_are_added_only_where_the_user_said_nothing(
-    argv: list[str], script: str, environ: dict[str, str], added: list[str]
-) -> None:
-    made = plan(argv, script, **environ)
-    assert made.argv == [*added, *argv]
-    assert made.notes == ([f"added {' '.join(added)}"] if added else [])
-
-
-NAMES = "RELUME_RUN_ID,RELUME_IDENTITY"
-
-
-@pytest.mark.parametrize(
-    ("value", "merged"),
-    [
-        ("ALL", "ALL"),
-        ("all,A=1", "all,A=1"),
-        ("NONE", NAMES),
-        ("none", NAMES),
-        ("A,B=2", f"A,B=2,{NAMES}"),
-        ("A=x,ALL", "A=x,ALL"),
-    ],
-)
-def test_our_names_join_the_users_export_list(value: str, merged: str) -> None:
-    assert merged_export(value, EXPORTS) == merged
-    assert plan([*ADDED, f"--export={value}", "t"]).argv == [*ADDED, f"--export={merged}", "t"]
-    assert plan([*ADDED, "--export", value, "t"]).argv == [*ADDED, f"--export={merged}", "t"]
-    assert plan([*ADDED, "t"], SBATCH_EXPORT=value).environ["SBATCH_EXPORT"] == merged
-    from_script = plan([*ADDED, "t"], f"#SBATCH --export={value}").argv
-    assert from_script == ([*ADDED, "t"] if merged == value else [f"--export={merged}", *ADDED, "t"])
-
-
-def test_without_an_export_option_the_environment_is_enough() -> None:
-    made = plan([*ADDED, "t"], A="1")
-    assert made.argv == [*ADDED, "t"] and made.environ == {"A": "1", **EXPORTS}
-
-
-def test_a_job_that_submits_another_does_not_hand_its_identity_on() -> None:
-    made = plan(["--array=0-3", "t"], RELUME_RUN_ID="tj-aaaaaaaaaaaa", RELUME_IDENTITY="/old")
-    assert not made.tracked and made.environ == {} and "tracked from Slurm's side" in made.notes[0]
-    assert plan(["t"], RELUME_RUN_ID="tj-aaaaaaaaaaaa").environ == EXPORTS
-
-
-@pytest.mark.parametrize("script", ["#SBATCH -a 1-3", ""])
-def test_arrays_are_seen_wherever_they_are_asked_for(script: str) -> None:
-    environ = {} if script else {"SBATCH_ARRAY_INX": "1-3"}
-    assert not plan(["t"], script, **environ).tracked
+# --- the answer -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -210,10 +210,12 @@ def test_wrap_leaves_standard_input_alone(desk: Desk) -> None:
     assert desk.call["argv"][-1] == "--wrap=hostname" and desk.call["stdin"] == "for sbatch"
 
 
-def test_an_array_gets_no_identity(desk: Desk) -> None:
-    done = desk.submit("--array=1-4", "train.sh")
-    assert "tracked from Slurm's side" in done.stderr and desk.identities == []
-    assert "RELUME_RUN_ID" not in desk.call["environ"]
+def test_an_array_has_one_identity_for_all_of_its_tasks(desk: Desk) -> None:
+    done = desk.submit("--array=1-4%2", "train.sh")
+    assert (done.returncode, done.stdout) == (0, "Submitted batch job 77\n")
+    assert desk.call["environ"]["RELUME_RUN_ID"] == f"{desk.identity['run_id']}-%a"
+    (made,) = desk.controller.registrations
+    assert (made["run_id"], made["array"], made["slurm_job_id"]) == (desk.identity["run_id"], "1-4%2", "77")
 
 
 def test_the_users_comment_and_export_survive(desk: Desk) -> None:

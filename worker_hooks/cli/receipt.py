@@ -9,11 +9,12 @@ _PARSABLE = re.compile(r"^(\d+)(?:;(\S+))?\s*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Receipt:
-    """`job_id` is None if nothing was submitted, or under `--quiet`."""
+    """`job_id` is None if nothing was submitted, or under `--quiet`. `died_of`: the signal that ended sbatch."""
 
     code: int
     job_id: str | None = None
     cluster: str | None = None
+    died_of: int | None = None
 
 
 def read_receipt(output: bytes, parsable: bool, code: int) -> Receipt:
