@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import socket
+import uuid
 from pathlib import Path
 
 from deploy.lab import processes
@@ -13,10 +14,11 @@ from deploy.lab.running import DAEMON_MARK, spawn, wait_for
 from deploy.lab.slurm_files import munge_socket
 from deploy.lab.state import Node, Process, State
 
-# Inside its namespaces a node has its own name, name service and shared memory, as a machine of its own would;
+# Inside its namespaces a node has its own name, name service, boot id and shared memory, as a machine of its own would;
 # with the last process of the node all of it is gone.
 AS_HOST = (
     'echo "$1" >/proc/sys/kernel/hostname; mount --bind "$2/hosts" /etc/hosts; '
+    'mount --bind "$2/boot/$1" /proc/sys/kernel/random/boot_id; '
     'mount -t tmpfs -o mode=1777 tmpfs /dev/shm; shift 2; exec "$@"'
 )
 
@@ -50,6 +52,9 @@ def start_slurmd(state: State, node: Node) -> None:
     argv = ["slurmd", "-D", "-N", node.name, "-f", state.slurm_conf]
     if node.host_died:
         argv.append("-b")  # tells slurmctld that the machine was rebooted
+    if node.host_died or not node.boot_id:
+        node.boot_id = str(uuid.uuid4())
+        (state.path / "boot" / node.name).write_text(f"{node.boot_id}\n")
     if node.netns:
         inside = ["unshare", "--uts", "--mount", "--propagation", "slave", "sh", "-ec", AS_HOST, "sh"]
         argv = ["ip", "netns", "exec", node.netns, *inside, node.name, state.dir, *argv]

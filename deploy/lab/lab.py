@@ -137,7 +137,11 @@ def _kill_wait(arguments: argparse.Namespace) -> None:
 
 
 def _seconds_or_default(text: str) -> int | None:
-    return None if text == "default" else int(text)
+    if text == "default":
+        return None
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of seconds nor `default`")
+    return int(text)
 
 
 def _set(arguments: argparse.Namespace) -> None:

@@ -66,7 +66,7 @@ def munge_socket(state: State) -> str:
 
 def write(state: State) -> None:
     """Everything Slurm reads, and the folders it writes. The users must exist."""
-    for name in ("log", "spool", "dev", "kernel"):
+    for name in ("log", "spool", "dev", "kernel", "boot"):
         (state.path / name).mkdir()
     for node in state.nodes:
         Path(node.kernel_log).touch(mode=0o600)  # as on a host with dmesg_restrict

@@ -44,6 +44,7 @@ class Node:
     port_management: str  # the switch's end of eth0 and of eth1; "" in loopback mode
     port_training: str
     kernel_log: str = ""  # records as /dev/kmsg gives them
+    boot_id: str = ""  # what the node's processes read as the kernel's
     host_died: bool = False  # the next slurmd reports a reboot
     slurmd: Process | None = None
 
