@@ -1,8 +1,8 @@
 """Run as one of the lab's users: finds out that user's rights, or uses them, and prints JSON. Standard library only,
 because the users of a lab need not be able to enter the checkout's environment.
 
-Argument: {"conf", "jobs": prefix, "nodes": prefix, "kill_at": call, "act": {"node", "job", "running", "owner"}}, all but the first
-optional.
+Argument: {"conf", "jobs": prefix, "nodes": prefix, "kill_at": call, "act": {"node", "job", "running", "owner"}}; all
+but the first are optional.
 """
 
 import json
