@@ -1,5 +1,7 @@
 """What is asked again right before an action begins: old decisions are not acted upon."""
 
+from datetime import datetime, timedelta
+
 from controller.decision import actions, findings
 from controller.decision.training_job import TRAINING_JOB
 from controller.models import Action, AgentReport, Cluster, Incident
@@ -40,14 +42,20 @@ def _switched_off(cluster: Cluster, default_mode: str) -> Result | None:
 
 
 def facts_moved(incident: Incident) -> str | None:
-    """The agents that were taken for dead speak again: a living attempt is not requeued."""
+    """The agents that were taken for dead speak again: a living attempt is not requeued. A message that was under way
+    when its host died is no sign of life, however late it comes."""
     if incident.cause not in SILENCE or incident.attempt_id is None:
         return None
     heard = AgentReport.objects.filter(
         attempt=incident.attempt_id, node__in=incident.suspects, received_at__gt=incident.detected_at
     )
-    names = sorted(report.node for report in heard)
+    names = sorted(report.node for report in heard if _written_at(report) > incident.detected_at)
     return f"the agent on {', '.join(names)} speaks again" if names else None
+
+
+def _written_at(report: AgentReport) -> datetime:
+    """By its own clock, corrected to ours."""
+    return report.sent_at + timedelta(seconds=report.clock_offset_s)
 
 
 def may_run_after(action: Action, earlier: list[Action]) -> bool | str:
