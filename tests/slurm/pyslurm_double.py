@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
-from controller.errors import SlurmError, SlurmTimeout
+from controller.errors import SlurmError, SlurmTimeout, SlurmUnavailable
 from controller.slurm import hostlist, pyslurm_worker
 from controller.slurm.fake import FakeSlurm
 from controller.slurm.views import JobView, NodeView, PartitionView, ReservationView
@@ -76,6 +76,8 @@ class _Module:
             return call(self._slurm)
         except SlurmTimeout:
             raise _Hangs from None
+        except SlurmUnavailable as error:
+            raise RPCError("Socket timed out on send/recv operation") from error
         except SlurmError as error:
             raise RPCError(error.text) from error
 
