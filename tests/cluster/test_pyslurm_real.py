@@ -104,7 +104,9 @@ if not WHY_NOT:
     def test_both_adapters_see_the_same(bench: PySlurmBench) -> None:
         """In one moment of a cluster with everything: array (task 0 too), het job, holds, a drain, a reservation."""
         bench.running(2)
-        bench._sbatch("--hold", "--constraint=h100", "--gres=gpu:2", "--comment=a=b \"c\"", script="#!/bin/sh\nsleep 60\n")
+        bench._sbatch(
+            "--hold", "--constraint=h100", "--gres=gpu:2", '--comment=a=b "c"', script="#!/bin/sh\nsleep 60\n"
+        )
         bench._sbatch("--array=0-9:3%1", "--time=10", script="#!/bin/sh\nexec sleep 60\n")
         bench._sbatch("--hold", "-n1", ":", "-n1", script="#!/bin/sh\nexec sleep 60\n")
         bench.port.drain_node(bench.nodes[3], "somebody: cable, port=3")
