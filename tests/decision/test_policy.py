@@ -37,6 +37,10 @@ def test_values_are_taken_and_the_digest_follows_them() -> None:
         ({"limits": {"exclusion_s": 10**400}}, "limits.exclusion_s: not a number up to"),
         ({"limits": {"exclusion_s": float("-inf")}}, "limits.exclusion_s: -inf is negative"),
         ({"ceilings": {"max_fraction_out": 0}}, "above 0"),
+        ({"launch": {"backoff_s": 5}}, "launch.backoff_s: at least 30"),
+        ({"launch": {"backoff_s": 60, "backoff_max_s": 40}}, "launch.backoff_max_s: less than"),
+        ({"launch": {"hold_after": 1}}, "launch.hold_after: at least 2"),
+        ({"launch": {"backoff": 60}}, "launch.backoff: unknown key"),
         ({"trust_job_evidence": 1}, "trust_job_evidence: expected bool"),
     ],
 )
