@@ -11,7 +11,7 @@ class Cluster(models.Model):
     `swept_at`: the last sweep. `watching_since`: since when sweeps follow each other without a gap; silence is judged
     from there on. `private_data`: Slurm's PrivateData: what is not shown may merely be hidden. `next_job_id`: goes back
     when Slurm lost its state, and the cluster falls to observe. `scheduler`: what slurm.conf says about starting jobs
-    again.
+    again. `view_mark`: drawn anew for each view that is stored (`snapshot.last_view`).
     """
 
     name = models.CharField(max_length=255, unique=True)
@@ -27,6 +27,7 @@ class Cluster(models.Model):
     next_job_id = models.BigIntegerField(null=True, blank=True)
     slurm_version = models.CharField(max_length=64, blank=True, default="")
     view_at = models.DateTimeField(null=True, blank=True)
+    view_mark = models.CharField(max_length=16, blank=True, default="")
     view_error = models.TextField(blank=True, default="")
     view_error_at = models.DateTimeField(null=True, blank=True)
     nodes_total = models.PositiveIntegerField(default=0)

@@ -17,7 +17,7 @@ from controller.errors import RefusalKind, SlurmRefused, SlurmUnreadable
 from controller.slurm import accounting, checked, columns, jobids, json_answers, parse, parse_site, versions
 from controller.slurm.building import moment, number, present
 from controller.slurm.calls import Calls, checked_output
-from controller.slurm.memory import Reading
+from controller.slurm.memory import OF_THIS_PROCESS, Reading
 from controller.slurm.refusals import is_away
 from controller.slurm.runner import Completed
 from controller.slurm.versions import Version
@@ -30,7 +30,7 @@ _SHOW = ("scontrol", "--all", "--local", "--oneliner", "show")
 class CliReading(Calls):
     """The reading half of SlurmPort."""
 
-    memory: Reading = field(default_factory=Reading, repr=False, compare=False)
+    memory: Reading = field(default=OF_THIS_PROCESS, repr=False, compare=False)
 
     def read_cluster(self) -> ClusterView:
         config = self._config()

@@ -37,7 +37,7 @@ class Memory(Generic[Text, View]):
 
 
 class Reading:
-    """What one adapter remembers."""
+    """What one process remembers of one cluster: each task makes an adapter of its own, and all may share this."""
 
     def __init__(self) -> None:
         self.jobs: Memory[Record, JobView] = Memory()
@@ -49,3 +49,6 @@ class Reading:
         if default_port != self._port:
             self._nodes, self._port = Memory(), default_port
         return self._nodes
+
+
+OF_THIS_PROCESS = Reading()

@@ -1,11 +1,12 @@
 """Slurm's nodes into rows: only what changed is written, with an event for each change that people ask about later."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 
 from controller.decision import silence
 from controller.models import Cluster, Node, NodeEvent
 from controller.slurm.views import ClusterView, JobView, NodeView
+from controller.snapshot.last_view import Holders, LastView, changed
 
 OUT_FLAGS = frozenset({"DRAIN", "FAIL"})
 # BootTime is counted back from a node's uptime at each registration: it wavers by a second or two.
@@ -27,28 +28,45 @@ COLUMNS = (
     "jobs",
     "tenants",
 )
-SINCE = ("excused_at", "rebooted_at")  # written with the columns, when a change says so
+SINCE = ("excused_at", "rebooted_at", "seen_at")  # written with the columns
+FEW = 1000  # changed nodes: their rows are asked for by name
 
 
-def store(cluster: Cluster, view: ClusterView) -> None:
-    """`cluster.view_at` still is the view's before: rows older than that were not shown by it."""
-    tenants = _tenants(view)
-    rows = {row.name: row for row in Node.objects.filter(cluster=cluster)}
-    new, changed, events = [], [], []
-    for name, node in view.nodes.items():
-        values = _values(node, tenants.get(name, []))
-        row = rows.pop(name, None)
+def store(cluster: Cluster, view: ClusterView, holders: Mapping[str, Holders], last: LastView | None) -> None:
+    """`cluster.view_at` still is the view's before: rows older than that were not shown by it. `last`: what the rows
+    are known to hold; nothing is read for nodes that are as they were."""
+    names = list(changed(view, holders, last))
+    rows = _rows(cluster, names)
+    new, to_write, events = [], [], []
+    for name in names:
+        node = view.nodes[name]
+        values = _values(node, holders.get(name, ()))
+        row = rows.get(name)
         if row is None:
             new.append(Node(cluster=cluster, name=name, seen_at=view.nodes_at, **values))
             continue
         values["boot_at"] = values["boot_at"] or row.boot_at
         events += [NodeEvent(node=row, at=view.nodes_at, kind=kind, text=text) for kind, text in _events(row, node)]
         if _take(row, values, view.nodes_at, was_hidden=_hidden(row, cluster)):
-            changed.append(row)
+            to_write.append(row)
     Node.objects.bulk_create(new, batch_size=500)
-    Node.objects.bulk_update(changed, (*COLUMNS, *SINCE), batch_size=100)
+    Node.objects.bulk_update(to_write, (*COLUMNS, *SINCE), batch_size=100)
     NodeEvent.objects.bulk_create(events, batch_size=500)
-    Node.objects.filter(cluster=cluster).exclude(pk__in=[row.pk for row in rows.values()]).update(seen_at=view.nodes_at)
+    _seen(cluster, view, last)
+
+
+def _rows(cluster: Cluster, names: list[str]) -> dict[str, Node]:
+    rows = Node.objects.filter(cluster=cluster)
+    few = rows.filter(name__in=names) if len(names) <= FEW else rows
+    return {row.name: row for row in few}
+
+
+def _seen(cluster: Cluster, view: ClusterView, last: LastView | None) -> None:
+    """One UPDATE for the age of all that this view and the one before show; what came back was written above."""
+    rows = Node.objects.filter(cluster=cluster)
+    before = rows if cluster.view_at is None else rows.filter(seen_at__gte=cluster.view_at)
+    names = last.nodes.keys() if last is not None else set(before.values_list("name", flat=True))
+    before.exclude(name__in=names - view.nodes.keys()).update(seen_at=view.nodes_at)
 
 
 def _hidden(row: Node, cluster: Cluster) -> bool:
@@ -65,6 +83,7 @@ def _take(row: Node, values: dict[str, object], at: datetime, *, was_hidden: boo
     changed = [column for column in COLUMNS if getattr(row, column) != values[column]]
     for column in changed:
         setattr(row, column, values[column])
+    row.seen_at = at
     return excused or bool(changed)
 
 
@@ -107,7 +126,8 @@ def _events(row: Node, node: NodeView) -> Iterator[tuple[str, str]]:
 # --- one view ---------------------------------------------------------------------------------------------------
 
 
-def _values(node: NodeView, tenants: list[dict[str, object]]) -> dict[str, object]:
+def _values(node: NodeView, holders: Holders) -> dict[str, object]:
+    tenants = [_tenant(job) for job in holders]
     return {
         "base_state": node.state.base,
         "flags": sorted(node.state.flags),
@@ -127,18 +147,9 @@ def _values(node: NodeView, tenants: list[dict[str, object]]) -> dict[str, objec
     }
 
 
-def _tenants(view: ClusterView) -> dict[str, list[dict[str, object]]]:
-    """By node name: who holds it or is still leaving it, and until when at the latest."""
-    found: dict[str, list[dict[str, object]]] = {}
-    for job in sorted(view.jobs.values(), key=lambda each: each.job_id):
-        if job.state.live:
-            for name in job.nodes:
-                found.setdefault(name, []).append(_tenant(job))
-    return found
-
-
 def _tenant(job: JobView) -> dict[str, object]:
-    """`until`: the end by its time limit, null where it has none or does not run. `why`: what keeps it besides."""
+    """Who holds the node or is still leaving it. `until`: the end by its time limit, null where it has none or does not
+    run. `why`: what keeps it besides."""
     why = "suspended" if job.state.suspended else "completing" if job.state.completing else ""
     until = None
     if isinstance(job.time_limit, timedelta) and job.start_time is not None and not why:

@@ -4,6 +4,8 @@ Guards: a view older than the stored one is dropped; a job id that went back, or
 that Slurm or our database lost its memory: the cluster falls to observe until a person sets its mode again.
 """
 
+import secrets
+
 import structlog
 from django.db import transaction
 
@@ -13,7 +15,7 @@ from controller.errors import SlurmError
 from controller.models import Cluster, TrainingJob
 from controller.slurm.port import SlurmPort
 from controller.slurm.views import ClusterView
-from controller.snapshot import launches, node_rows
+from controller.snapshot import last_view, launches, node_rows
 from controller.snapshot.components import whole
 from controller.snapshot.job_view import excuse, missing, view_of
 
@@ -38,13 +40,21 @@ def poll(cluster: Cluster, port: SlurmPort, now: float) -> bool:
     if view.cluster != cluster.name:
         _failed(cluster, f"Slurm calls itself {view.cluster!r}, this cluster is {cluster.name!r}", now)
         return False
+    holders, mark = last_view.holders_of(view), secrets.token_hex(8)
     with transaction.atomic():
         cluster.refresh_from_db()
-        if not _trusted(cluster, view, now):
+        if not _trusted(cluster, view, now) or not _marked(cluster, mark):
             return False
-        _store(cluster, view)
+        node_rows.store(cluster, view, holders, last_view.of(cluster.pk, cluster.view_mark))
+        _store(cluster, view, mark)
+    last_view.keep(cluster.pk, mark, view, holders)
     launches.ask_accounting(cluster, port, now)
     return True
+
+
+def _marked(cluster: Cluster, mark: str) -> bool:
+    """False when another process has stored a view since `cluster` was read."""
+    return bool(Cluster.objects.filter(pk=cluster.pk, view_mark=cluster.view_mark).update(view_mark=mark))
 
 
 def _failed(cluster: Cluster, text: str, now: float) -> None:
@@ -72,11 +82,11 @@ def fall_to_observe(cluster: Cluster, reason: str) -> None:
     cluster.save(update_fields=["mode", "mode_reason"])
 
 
-def _store(cluster: Cluster, view: ClusterView) -> None:
-    node_rows.store(cluster, view)
+def _store(cluster: Cluster, view: ClusterView, mark: str) -> None:
     arrays.follow(cluster, view)
     _store_jobs(cluster, view)
     cluster.view_at = min(view.nodes_at, view.jobs_at)
+    cluster.view_mark = mark
     cluster.view_error, cluster.view_error_at = "", None
     cluster.nodes_total = len(view.nodes)
     cluster.private_data = list(view.private_data)

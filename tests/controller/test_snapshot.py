@@ -56,7 +56,7 @@ def test_only_what_changed_is_written(slurm: FakeSlurm, cluster: Cluster) -> Non
     ) as queries:
         poll(cluster, slurm, T0)
     bulk = [q["sql"] for q in queries if q["sql"].startswith('UPDATE "controller_node"') and "CASE" in q["sql"]]
-    assert len(bulk) == 1 and bulk[0].count("WHEN") <= 17
+    assert len(bulk) == 1 and bulk[0].count("WHEN") <= 18
     assert Node.objects.get(name="gpu2").flags == ["DRAIN"]
 
 
