@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.worker_hooks.sbatch_desk import Desk, open_desk
+
 HERE = Path(__file__).parent
 TINY = HERE / "programs" / "tiny.py"
 EXAMPLES = HERE.parents[1] / "examples"
@@ -158,3 +160,9 @@ def free_port() -> int:
 @pytest.fixture
 def world(fork_server: ForkServer, tmp_path: Path) -> World:
     return World(fork_server, tmp_path)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    """A user's account with a fake sbatch and a controller that listens."""
+    yield from open_desk(tmp_path)

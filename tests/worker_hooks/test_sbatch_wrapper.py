@@ -1,98 +1,15 @@
-"""`relume sbatch` as a process, around a fake sbatch that writes down how it was called."""
+"""`relume sbatch` as a process, around a fake sbatch: identity, registration, what reaches sbatch."""
 
 import json
-import os
-import pty
-import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.worker_hooks.controller_double import ControllerDouble
+from tests.worker_hooks.sbatch_desk import Desk
 from worker_hooks.protocol.identity import token_digest
 
 pytestmark = pytest.mark.pure
-
-FAKE = """\
-#!{python}
-import json, os, sys, time
-data = "" if sys.stdin is None or sys.stdin.isatty() or "READ" not in os.environ else sys.stdin.read()
-identity = os.environ.get("RELUME_IDENTITY")
-there = bool(identity) and os.path.exists(identity)
-with open({record!r}, "w") as file:
-    json.dump({{"argv": sys.argv[1:], "environ": dict(os.environ), "stdin": data, "identity_there": there}}, file)
-sys.stderr.write("sbatch: a site's warning\\n")
-sys.stdout.write(os.environ.get("FAKE_OUTPUT", "Submitted batch job 77\\n"))
-sys.exit(int(os.environ.get("FAKE_CODE", "0")))
-"""
-WRAPPER = "import sys; from worker_hooks.cli.main import main; sys.exit(main())"
-REPOSITORY = Path(__file__).parents[2]
-
-
-@dataclass
-class Desk:
-    """A user's account: home, script, configuration, and the fake sbatch in PATH."""
-
-    folder: Path
-    controller: ControllerDouble
-    environ: dict[str, str] = field(default_factory=dict)
-
-    def submit(self, *argv: str, stdin: str | None = None, **environ: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-c", WRAPPER, "sbatch", *argv],
-            check=False,
-            env={**self.environ, **environ},
-            cwd=self.folder,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=30,
-        )
-
-    @property
-    def call(self) -> dict[str, Any]:
-        """How sbatch was called."""
-        data: dict[str, Any] = json.loads((self.folder / "call.json").read_text(encoding="utf-8"))
-        return data
-
-    @property
-    def called(self) -> bool:
-        return (self.folder / "call.json").exists()
-
-    @property
-    def identities(self) -> list[Path]:
-        return sorted((self.folder / "state" / "identities").glob("*.json"))
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        (path,) = self.identities
-        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return data
-
-
-@pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    controller = ControllerDouble()
-    made = Desk(tmp_path, controller)
-    (tmp_path / "bin").mkdir()
-    fake = tmp_path / "bin" / "sbatch"
-    fake.write_text(FAKE.format(python=sys.executable, record=str(tmp_path / "call.json")), encoding="utf-8")
-    fake.chmod(0o755)
-    (tmp_path / "train.sh").write_text("#!/bin/sh\n#SBATCH -J mosaic\nsrun train\n", encoding="utf-8")
-    made.environ = {
-        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
-        "HOME": str(tmp_path),
-        "PYTHONPATH": str(REPOSITORY),
-        "RELUME_STATE_DIR": str(tmp_path / "state"),
-        "RELUME_URL": controller.url,
-        "RELUME_API_TOKEN": "user-token",
-    }
-    yield made
-    controller.away()
 
 
 def test_a_plain_script(desk: Desk) -> None:
@@ -272,36 +189,6 @@ def test_what_an_agent_registered_meanwhile_stays_registered(desk: Desk) -> None
     assert desk.identity["registered"] is True and desk.identity["slurm_job_id"] == "5"
 
 
-def test_on_a_terminal_sbatch_finds_a_terminal(desk: Desk) -> None:
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", WRAPPER, "sbatch", "-Q", "train.sh"]
-    fake = desk.folder / "bin" / "sbatch"
-    fake.write_text('#!/bin/sh\ntest -t 1 && echo "a terminal"\n', encoding="utf-8")
-    with subprocess.Popen(command, env=desk.environ, cwd=desk.folder, stdout=theirs) as process:
-        os.close(theirs)
-        assert os.read(ours, 100).strip() == b"a terminal"
-        assert process.wait(timeout=20) == 0
-    os.close(ours)
-
-
-def test_the_wrapper_is_light(desk: Desk) -> None:
-    """Before sbatch has answered nothing heavy is imported: this is what keeps the start under 80 ms."""
-    heavy = {"ssl", "http", "http.client", "asyncio", "django", "torch", "numpy", "argparse", "email", "urllib.request"}
-    show = (
-        "import sys, worker_hooks.cli.sbatch as wrapper\n"
-        "from worker_hooks.cli.main import main\n"
-        "wrapper._after = lambda *_: print(sorted(sys.modules), file=sys.stderr)\n"
-        "main(['sbatch', '-Q', 'train.sh'])"
-    )
-    command = [sys.executable, "-c", show]
-    done = subprocess.run(
-        command, check=False, env=desk.environ, cwd=desk.folder, capture_output=True, text=True, timeout=30
-    )
-    modules = set(json.loads(done.stderr.splitlines()[-1].replace("'", '"')))
-    assert "worker_hooks.cli.submission" in modules
-    assert modules & heavy == set()
-
-
 @pytest.mark.parametrize(
     "config",
     [
@@ -323,21 +210,3 @@ def test_a_configuration_that_makes_no_sense_costs_no_submission(desk: Desk, con
     assert (done.returncode, done.stdout) == (0, "Submitted batch job 77\n"), done.stderr
     assert "Traceback" not in done.stderr
     assert desk.identity["slurm_job_id"] == "77"
-
-
-def test_a_script_from_a_pipe_is_read_by_both(desk: Desk) -> None:
-    """`relume sbatch <(make_script)`: as with sbatch itself."""
-    reader = desk.folder / "bin" / "sbatch"
-    reader.write_text(
-        f'#!/bin/sh\nfor last; do :; done\ncat "$last" > {desk.folder}/seen\necho Submitted batch job 77\n'
-    )
-    script = "#!/bin/sh\n#SBATCH --no-requeue\ntrue\n"
-    for word, redirected in (("/dev/fd/9", "9"), ("/dev/stdin", "0")):
-        (desk.folder / "seen").unlink(missing_ok=True)
-        command = f'printf %s "$SCRIPT" | "$PYTHON" -c "$WRAPPER" sbatch {word} {redirected}<&0'
-        environ = desk.environ | {"SCRIPT": script, "PYTHON": sys.executable, "WRAPPER": WRAPPER}
-        done = subprocess.run(
-            ["sh", "-c", command], env=environ, capture_output=True, text=True, timeout=30, check=True
-        )
-        assert (desk.folder / "seen").read_text() == script, done.stderr
-        assert "--requeue" not in done.stderr
