@@ -59,7 +59,7 @@ class CliReading(Calls):
     def read_job(self, job_id: str) -> JobView | None:
         wanted = jobids.parse(checked.job(job_id))
         found = self.read_array(job_id)
-        return next((job for job in found if wanted.names(job.raw_id, job.array_task_id, job.het_job_offset)), None)
+        return next((job for job in found if wanted.names(job)), None)
 
     def read_array(self, job_id: str) -> list[JobView]:
         done = self.attempt((*_SHOW, "job", checked.job(job_id)), self.limits.read)

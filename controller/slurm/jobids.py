@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 _SUBMITTED = re.compile(r"Submitted batch job (\d+)(?: on cluster (\S+))?", re.ASCII)
 _FORM = re.compile(
@@ -14,6 +15,8 @@ _FORM = re.compile(
     r"(?:;(?P<cluster>\S+))?",
     re.ASCII,
 )
+
+_RANGE = re.compile(r"(?P<first>\d+)(?:-(?P<last>\d+)(?::(?P<step>\d+))?)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +42,35 @@ class JobRef:
             return f"{self.job}+{self.offset}"
         return str(self.job)
 
-    def names(self, raw_id: int, task: int | None, offset: int | None) -> bool:
-        """Is this the record with these numbers? Asked among those of one job, array or het job."""
+    def names(self, record: Record) -> bool:
+        """Is it this record that the spelling means? Asked among those of one job, array or het job.
+
+        A task that was not split off yet is in the record of those that wait.
+        """
         if self.task is not None:
-            return task == self.task
-        return offset == self.offset if self.offset is not None else raw_id == self.job
+            return record.array_task_id == self.task or waits_in(record.array_tasks, self.task)
+        return record.het_job_offset == self.offset if self.offset is not None else record.raw_id == self.job
+
+
+class Record(Protocol):
+    """The numbers of a `JobView`."""
+
+    @property
+    def raw_id(self) -> int: ...
+    @property
+    def array_task_id(self) -> int | None: ...
+    @property
+    def array_tasks(self) -> str: ...
+    @property
+    def het_job_offset(self) -> int | None: ...
+
+
+def waits_in(tasks: str, task: int) -> bool:
+    """Is `task` in "1,5-9:2%2"? Slurm ends a long list with "...", which leaves open what is behind its last number."""
+    listed = tasks.partition("%")[0]
+    ranges = [_RANGE.fullmatch(part) for part in listed.split(",") if part != "..."]
+    found = [range(int(r["first"]), int(r["last"] or r["first"]) + 1, int(r["step"] or 1)) for r in ranges if r]
+    return any(task in each for each in found) or ("..." in listed and all(task > each[-1] for each in found))
 
 
 def parse(text: str) -> JobRef:

@@ -2,7 +2,8 @@
 
 What pyslurm cannot do surely is done by the commands, in the open:
 - tasks of an array and components of a het job are written by the commands: pyslurm names a job by one number, which
-  Slurm then takes for one record where the commands mean the whole array;
+  Slurm then takes for one record where the commands mean the whole array. A job that was not read before is looked at
+  first;
 - `cancel_job` and `reserve_nodes`: pyslurm judges them by an errno that may be left over from an earlier call, and
   hides that a job to be cancelled is over or unknown;
 - clearing a job's excluded nodes or its reservation: pyslurm sends "no change" for an empty value;
@@ -54,6 +55,7 @@ class PySlurm:
     node_writer: Asked
     limits: TimeLimits = field(default_factory=TimeLimits)
     outdated: bool = False
+    _plain: set[int] = field(default_factory=set)  # ids seen to be neither an array's nor a het job's: so for good
 
     # reading
 
@@ -66,6 +68,7 @@ class PySlurm:
         nodes = pyslurm_views.nodes(self._read("nodes", limit=self.limits.batch))
         jobs_at = self.clock()
         jobs = pyslurm_views.jobs(self._read("jobs", limit=self.limits.batch), partitions)
+        self._plain = {job.raw_id for job in jobs if _is_plain(job)}
         return ClusterView(
             cluster=config["ClusterName"],
             version=version,
@@ -84,12 +87,14 @@ class PySlurm:
     def read_job(self, job_id: str) -> JobView | None:
         wanted = jobids.parse(checked.job(job_id))
         found = self.read_array(job_id)
-        return next((job for job in found if wanted.names(job.raw_id, job.array_task_id, job.het_job_offset)), None)
+        return next((job for job in found if wanted.names(job)), None)
 
     def read_array(self, job_id: str) -> list[JobView]:
         wanted = jobids.parse(checked.job(job_id))
         items = self._read("job", number=wanted.job)
-        return pyslurm_views.jobs(items, self._partitions_for(items))
+        found = pyslurm_views.jobs(items, self._partitions_for(items))
+        self._plain |= {job.raw_id for job in found if _is_plain(job)}
+        return found
 
     def read_node(self, name: str) -> NodeView | None:
         item = self._read("node", name=checked.node(name))
@@ -196,9 +201,14 @@ class PySlurm:
         """False when nothing was sent, because pyslurm cannot name this job surely."""
         if not checked.job(job_id).isdecimal():
             return False
-        arguments["number"] = int(job_id)
+        number = int(job_id)
+        arguments |= {"number": number, "sure": number in self._plain}
         answer = self.job_writer.ask(call, arguments, limit=self.limits.write, write=True)
         return bool(_value(answer, f"{call} {job_id}", write=True))
+
+
+def _is_plain(job: JobView) -> bool:
+    return job.array_job_id is None and job.het_job_id is None
 
 
 def _value(answer: Mapping[str, Any], call: str, *, write: bool) -> Any:

@@ -7,8 +7,9 @@ Run by path as `python -P`: beside this file is a `pyslurm.py` which would hide 
 Relume, and ends when its stdin closes or when nobody asked anything for IDLE_S.
 
 Question: `{"call": name, "with": {arguments}}`. Answer: `{"value": ...}`, or `{"error": text, "by": who, "sent": bool}`
-where `by` is slurm, pyslurm or import, and `sent` is false when a write was not even tried. A job write answers with a
-value of false when the job is not a plain one: pyslurm names a job by one number, which may mean more or less.
+where `by` is slurm, pyslurm or import, and `sent` is false when a write was not even tried. pyslurm names a job by one
+number, which may mean more or less than that: a job write whose asker is not `sure` that the job is a plain one looks
+first, and answers with a value of false when it is not.
 """
 
 from __future__ import annotations
@@ -135,35 +136,39 @@ def _delete_reservation(slurm: ModuleType, name: str) -> bool:
     return True
 
 
-def _hold(slurm: ModuleType, number: int) -> bool:
-    return _on_plain_job(slurm, number, lambda job: job.hold())
+def _hold(slurm: ModuleType, number: int, sure: bool) -> bool:
+    return _on_plain_job(slurm, number, sure, lambda job: job.hold())
 
 
-def _release(slurm: ModuleType, number: int) -> bool:
-    return _on_plain_job(slurm, number, lambda job: job.release())
+def _release(slurm: ModuleType, number: int, sure: bool) -> bool:
+    return _on_plain_job(slurm, number, sure, lambda job: job.release())
 
 
-def _requeue(slurm: ModuleType, number: int, hold: bool) -> bool:
-    return _on_plain_job(slurm, number, lambda job: job.requeue(hold=hold))
+def _requeue(slurm: ModuleType, number: int, sure: bool, hold: bool) -> bool:
+    return _on_plain_job(slurm, number, sure, lambda job: job.requeue(hold=hold))
 
 
-def _modify(slurm: ModuleType, number: int, changes: Mapping[str, Any]) -> bool:
-    return _on_plain_job(slurm, number, lambda job: job.modify(slurm.JobSubmitDescription(**changes)))
+def _modify(slurm: ModuleType, number: int, sure: bool, changes: Mapping[str, Any]) -> bool:
+    return _on_plain_job(slurm, number, sure, lambda job: job.modify(slurm.JobSubmitDescription(**changes)))
 
 
 class NotSent(Exception):
     """Slurm failed at the look before the write."""
 
 
-def _on_plain_job(slurm: ModuleType, number: int, write: Callable[[Any], None]) -> bool:
+def _on_plain_job(slurm: ModuleType, number: int, sure: bool, write: Callable[[Any], None]) -> bool:
+    if not sure and not _looks_plain(slurm, number):
+        return False
+    write(slurm.Job(number))
+    return True
+
+
+def _looks_plain(slurm: ModuleType, number: int) -> bool:
     try:
         records = _records(slurm, number)
     except slurm.RPCError as error:
         raise NotSent(str(error)) from error
-    if len(records) != 1 or records[0]["array_id"] or records[0]["heterogeneous_id"]:
-        return False
-    write(slurm.Job(number))
-    return True
+    return len(records) == 1 and not records[0]["array_id"] and not records[0]["heterogeneous_id"]
 
 
 CALLS: dict[str, Callable[..., Any]] = {

@@ -30,8 +30,8 @@ from tests.slurm.contract import SlurmContract
 
 pytestmark = pytest.mark.cluster
 
-# Texts that pyslurm takes apart for good (see `pyslurm_views`).
-NOT_SEEN = {"tres", "tres_alloc", "extra"}
+# Texts that pyslurm takes apart for good (see `pyslurm_views`), and what the commands do not ask for all jobs.
+NOT_SEEN = {"tres", "tres_alloc", "extra", "run_time"}
 
 
 def _why_not() -> str:

@@ -96,13 +96,17 @@ def test_an_empty_list_of_exclusions_is_sent_by_the_commands(bench: PySlurmBench
 
 
 def test_a_write_whose_look_failed_was_not_sent(bench: PySlurmBench) -> None:
-    job_id = bench.submit(held=True)
+    """A job that was read before needs no look: its write may have arrived."""
+    job_id, known = bench.submit(held=True), bench.submit(held=True)
+    bench.job(known)
     bench.slurm.stop_answering()
     with pytest.raises(SlurmUnavailable) as looked:
         bench.port.hold_job(job_id)
     with pytest.raises(SlurmUnavailable) as wrote:
+        bench.port.hold_job(known)
+    with pytest.raises(SlurmUnavailable) as drained:
         bench.port.drain_node(bench.nodes[0], "x")
-    assert (looked.value.outcome_unknown, wrote.value.outcome_unknown) == (False, True)
+    assert [e.value.outcome_unknown for e in (looked, wrote, drained)] == [False, True, True]
     assert bench.port.ping() is False
     bench.slurm.stop_answering(away=False)
     assert bench.port.ping() is True

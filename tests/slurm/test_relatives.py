@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from controller.slurm import durations, hostlist, reasons, states
-from controller.slurm.views import HoldKind
+from controller.slurm import durations, hostlist, jobids, reasons, states
+from controller.slurm.views import HoldKind, JobView
 
 pytestmark = pytest.mark.pure
 
@@ -95,3 +95,24 @@ def test_a_job_held_after_its_environment_failed_is_held() -> None:
 def test_a_null_list_of_unavailable_nodes_is_an_empty_one() -> None:
     assert reasons.blocked_by("(ReqNodeNotAvail, UnavailableNodes:(null))") == reasons.Blocked(False)
     assert reasons.blocked_by("(ReqNodeNotAvail, UnavailableNodes:gn1)").nodes == ("gn1",)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "task", "waits"),
+    [
+        ("5-9%2", 9, True),
+        ("5-9%2", 10, False),
+        ("5-9%2", 2, False),
+        ("0", 0, True),
+        ("1,3-7:2", 5, True),
+        ("1,3-7:2", 6, False),
+        ("1,4,9,...%3", 9, True),
+        ("1,4,9,...%3", 8, False),
+        ("1,4,9,...%3", 25, True),  # Slurm cut the list: it may be there
+        ("", 0, False),
+    ],
+)
+def test_a_task_that_waits_in_a_record_of_many(tasks: str, task: int, waits: bool) -> None:
+    assert jobids.waits_in(tasks, task) is waits
+    record = JobView("7_[x]", 7, states.parse_job("PENDING"), array_job_id=7, array_tasks=tasks)
+    assert jobids.parse(f"7_{task}").names(record) is waits
