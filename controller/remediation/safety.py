@@ -20,9 +20,7 @@ def objection(action: Action, default_mode: str) -> Result | None:
     incident = Incident.objects.select_related("cluster", "training_job").get(pk=action.incident_id)
     if action.kind == actions.RELEASE_NODE:
         return _switched_off(incident.cluster, default_mode)
-    # A bad node is held also where a person has to requeue the job.
-    asked = action.kind == actions.HOLD_NODE and incident.state == "awaiting_operator"
-    if incident.state != "acting" and not asked:
+    if incident.state != "acting":
         return Refuse(f"superseded: the incident is {incident.state}")
     if incident.training_job.state in TRAINING_JOB.final:
         return Refuse(f"the training job is {incident.training_job.state}")

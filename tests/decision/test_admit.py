@@ -1,5 +1,6 @@
 """Ceilings, caps and modes."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -7,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.decision import actions
+from controller.decision import actions, by_hand, rights
 from controller.decision.actions import ActionPlan
 from controller.decision.admit import Admission, admit
+from controller.decision.codec import cluster_from_json
 from controller.decision.facts import ClusterFacts
 from controller.decision.policy import Ceilings, Policy
 from controller.decision.propose import Proposal, propose
-from tests.decision.quiet import NOW, POLICY, cluster, gpu2_lost
+from tests.decision.quiet import NOW, POLICY, cluster, gpu2_lost, slurm_job
 
 pytestmark = pytest.mark.pure
 
@@ -75,6 +77,82 @@ def test_a_ceiling_refuses_the_hold_and_the_job_recovers_all_the_same(changes: d
 def test_a_node_that_is_out_already_costs_nothing() -> None:
     full = cluster(nodes_out=frozenset({"gpu2", "gpu4"}), drains_last_hour=4)
     assert actions.HOLD_NODE in kinds(one(full))
+
+
+def _rights(grant: str = "", job_user: str = "relume", **may: str) -> dict[str, Any]:
+    found = {name: {"may": word, "grant": grant} for name, word in may.items()}
+    return {"rights": {"capabilities": found}, "job_user": job_user}
+
+
+@pytest.mark.parametrize("word", [rights.YES, rights.UNKNOWN, rights.SOME])
+def test_a_right_that_may_be_there_is_tried(word: str) -> None:
+    admission = one(cluster(**_rights(update_nodes=word, jobs_of_others=word)))
+    assert kinds(admission) == [actions.HOLD_NODE, actions.REQUEUE, actions.NOTIFY] and admission.notes == ()
+
+
+def test_without_the_right_to_drain_the_job_recovers_and_the_note_says_what_is_missing() -> None:
+    admission = one(cluster(**_rights("sacctmgr …\nsecond line", update_nodes=rights.NO)))
+    assert kinds(admission) == [actions.REQUEUE, actions.NOTIFY]
+    (note,) = admission.notes
+    assert note.startswith("gpu2 not held: the controller may not drain nodes here; grant it with: sacctmgr …; second")
+    assert note.endswith("; this job stays away from it")
+    (note,) = one(cluster(**_rights(update_nodes=rights.NO))).notes
+    assert note == "gpu2 not held: the controller may not drain nodes here; this job stays away from it"
+
+
+def test_a_drain_of_somebody_else_needs_no_right() -> None:
+    out = cluster(nodes_out=frozenset({"gpu2"}), **_rights(update_nodes=rights.NO))
+    assert actions.HOLD_NODE in kinds(one(out)), "adopted: nothing is written"
+
+
+def test_without_the_right_over_jobs_people_are_asked_and_nothing_is_charged() -> None:
+    facts = cluster(**_rights("sacctmgr …", jobs_of_others=rights.NO))
+    lost = gpu2_lost(slurm=slurm_job(user="ada", excluded_nodes=("gpu9",)))
+    admission = admit([propose(lost, NOW, POLICY)], facts, NOW, POLICY)[0]
+    proposal = admission.proposal
+    assert (admission.outcome, proposal.job_event, proposal.charge) == ("act", "stop", "none")
+    assert kinds(admission) == [actions.HOLD_NODE, actions.NOTIFY]
+    assert proposal.ask is not None and proposal.ask in proposal.reason
+    assert "jobs of ada" in proposal.ask and "ExcNodeList=gpu2,gpu9 StartTime=now" in proposal.ask
+    assert proposal.ask.endswith("Grant it with: sacctmgr …")
+
+
+def test_a_requeue_that_cannot_be_made_spends_no_requeue() -> None:
+    facts = cluster(requeues_last_minute=10, **_rights(jobs_of_others=rights.NO))
+    assert one(facts).outcome == "act"
+
+
+def test_in_approve_mode_what_people_are_asked_about_holds_nothing_by_itself() -> None:
+    admission = one(cluster(mode="approve", **_rights(jobs_of_others=rights.NO)))
+    assert kinds(admission) == [actions.NOTIFY] and admission.proposal.ask is not None
+
+
+def test_our_own_jobs_need_no_right_over_others() -> None:
+    own = gpu2_lost(slurm=slurm_job(user="ada"))
+    for user, asked in {"ada": False, "relume": True, "": True}.items():
+        facts = cluster(**_rights(job_user=user, jobs_of_others=rights.NO))
+        admission = admit([propose(own, NOW, POLICY)], facts, NOW, POLICY)[0]
+        assert (admission.proposal.ask is not None) == asked
+
+
+def test_rights_survive_the_store_for_a_replay() -> None:
+    facts = cluster(**_rights("x", update_nodes=rights.NO))
+    assert cluster_from_json(json.loads(json.dumps(facts.to_json()))) == facts
+
+
+def test_a_job_on_what_is_not_supported_is_only_watched() -> None:
+    refusal = "unsupported: cloud nodes: …; …"
+    proposal = propose(gpu2_lost(slurm=slurm_job(unsupported=(refusal,))), NOW, POLICY)
+    assert proposal.ask is not None and refusal in proposal.ask
+    assert [plan.kind for plan in proposal.plans] == [actions.NOTIFY] and proposal.charge == "none"
+
+
+def test_commands_for_people() -> None:
+    assert by_hand.requeue("7", ["gpu3"], ["gpu9", "gpu3"]) == (
+        "scontrol requeuehold 7; when squeue no longer shows it COMPLETING, and 2 s later: "
+        "scontrol update JobId=7 ExcNodeList=gpu3,gpu9 StartTime=now; scontrol release 7"
+    )
+    assert "update JobId=123_4 StartTime=now;" in by_hand.requeue("123_4", [], [])
 
 
 def _proposal(number: int, node: str) -> Proposal:
