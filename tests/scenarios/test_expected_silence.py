@@ -1,6 +1,6 @@
 """Suspension, preemption, reboots, power saving, maintenance, reservations: nothing is decided, and no timer runs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -48,7 +48,7 @@ def test_a_suspended_job(world: World, base: str) -> None:
         ours.base = base
     world.run(3)
     mute(world, "gpu2")
-    world.run(60)
+    world.run(20)
     nothing_happened(world)
     with job(world) as ours:
         ours.base = "RUNNING"
@@ -65,7 +65,7 @@ def test_a_host_that_died_while_its_job_was_suspended_is_found_after_a_whole_per
         ours.base = "SUSPENDED"
     world.run(3)
     mute(world, "gpu2")
-    world.run(60)
+    world.run(20)
     resumed = world.now
     with job(world) as ours:
         ours.base = "RUNNING"
@@ -74,20 +74,20 @@ def test_a_host_that_died_while_its_job_was_suspended_is_found_after_a_whole_per
         assert world.now - resumed < 15
     assert world.incident().suspects == ["gpu2"]
     assert world.incident().detected_at.timestamp() - resumed > world.policy.limits.agent_silent_s
-    assert world.incident().last_good_at.timestamp() < resumed - 50, "the last word is what it was"
+    assert world.incident().last_good_at.timestamp() < resumed - 15, "the last word is what it was"
 
 
 def test_gang_scheduling_that_suspends_and_resumes_again_and_again(world: World) -> None:
     world.start()
-    for _ in range(6):
+    for _ in range(3):
         with job(world) as ours:
             ours.base = "SUSPENDED"
         world.silent_agents.update({"gpu1", "gpu2"})
-        world.run(10)
+        world.run(8)
         with job(world) as ours:
             ours.base = "RUNNING"
         world.silent_agents.clear()
-        world.run(10)
+        world.run(6)
     nothing_happened(world)
 
 
@@ -95,28 +95,25 @@ def test_a_job_preempted_and_queued_again_by_slurm(world: World) -> None:
     """PreemptMode=REQUEUE: it is killed, waits, and runs again when there is room. Nobody is charged."""
     world.start()
     with job(world) as ours:
-        ours.base, ours.restarts, ours.nodes, ours.begin_time = "PENDING", 1, [], world.now + 90
+        ours.base, ours.restarts, ours.nodes, ours.begin_time = "PENDING", 1, [], world.now + 20
     mute(world, "gpu1", "gpu2")
-    world.run(60)
+    world.run(15)
     nothing_happened(world)
     assert world.job().state == "queued" and Attempt.objects.get(generation=1).state == "ended"
     wake(world)
-    world.run(40)
+    world.run(12)
     nothing_happened(world)
     assert Attempt.objects.filter(generation=2).exists()
 
 
-FLAGS = ["REBOOT_REQUESTED", "REBOOT_ISSUED", "POWERING_DOWN", "POWERED_DOWN", "POWER_DOWN", "MAINTENANCE", "RESERVED"]
-
-
-@pytest.mark.parametrize("flag", FLAGS)
+@pytest.mark.parametrize("flag", ["REBOOT_ISSUED", "POWER_DOWN", "MAINTENANCE", "RESERVED"])
 def test_a_node_that_need_not_speak_and_then_must(world: World, flag: str) -> None:
     world.start()
     with node(world) as gpu2:
         gpu2.flags.append(flag)
     world.run(4)
     mute(world, "gpu2")
-    world.run(40)
+    world.run(15)
     nothing_happened(world)
     with node(world) as gpu2:
         gpu2.flags.remove(flag)
@@ -139,7 +136,7 @@ def test_a_planned_node_must_speak(world: World) -> None:
 
 
 def test_s10_a_reboot_while_our_job_runs(world: World) -> None:
-    """MIXED+DRAIN+REBOOT_REQUESTED with our job, then it ends, DOWN+DRAIN+REBOOT_ISSUED, IDLE: no verdict at any time."""
+    """MIXED+DRAIN+REBOOT_REQUESTED with our job, which ends, DOWN+DRAIN+REBOOT_ISSUED, IDLE: no verdict at any time."""
     world.start(cpus_per_node=4)
     with node(world) as gpu2:
         gpu2.flags.append("REBOOT_REQUESTED")
@@ -194,7 +191,7 @@ def test_s10_a_reboot_that_clears_our_drain_clears_neither_hold_nor_exclusion(he
     reboot(held, clears_the_drain=True)
     hold = NodeHold.objects.get()
     assert hold.state == "returned" and hold.ended_at is None
-    held.run(30)
+    held.run(10)
     assert NodeHold.objects.get().state == "returned"
     assert Exclusion.objects.get().expires_at.timestamp() > held.now + 86000
     assert held.effects("resume", "drain") == ["drain gpu2"], "and Slurm is left as it is"
@@ -266,24 +263,19 @@ def test_a_controller_that_restarts_into_silence_touches_no_node(world: World) -
     world.advance(900)
     mute(world, "gpu1", "gpu2", "gpu3", "gpu4")
     world.controller_cut = True
-    world.run(60)
+    world.run(20)
     nothing_happened(world)
     assert not Node.objects.exclude(flags=[]).exists() and NodeHold.objects.count() == 0
 
 
-def late_message(world: World, sent_at: float) -> None:
-    AgentReport.objects.filter(node="gpu2").update(received_at=aware(world.now), sent_at=aware(sent_at))
-
-
 @pytest.mark.parametrize(("age_s", "effect"), [(30.0, True), (-0.5, False)], ids=["late", "alive"])
-def test_a_message_that_was_under_way_when_the_host_died_is_no_return(
-    world: World, age_s: float, effect: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_message_that_was_under_way_when_the_host_died_is_no_return(world: World, age_s: float, effect: bool) -> None:
     world.start()
     world.kill_host("gpu2")
     while not Incident.objects.exists():
         world.tick(actions=False)
     world.advance(1)
-    late_message(world, world.now - age_s)
+    written = aware(world.now - age_s)
+    AgentReport.objects.filter(node="gpu2").update(received_at=aware(world.now), sent_at=written)
     world.run(10)
     assert bool(world.effects("drain")) is effect
