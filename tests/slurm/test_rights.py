@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -12,14 +13,16 @@ import pytest
 from controller.decision import rights
 from controller.decision.rights import NO, SOME, UNKNOWN, YES
 from controller.errors import SlurmUnavailable
-from controller.slurm import grants, run_as, site_facts
+from controller.slurm import grants, run_as, site_facts, unsupported
 from controller.slurm.calls import TimeLimits
 from controller.slurm.rights import Identities, Identity, find_out
 from controller.slurm.runner import Completed, Runner
+from tests.cluster.test_rights_real import MEASURED
 from tests.slurm.scripted import CONFIG, NODE, ScriptedRunner, said
 
 pytestmark = pytest.mark.pure
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "admin-rights.md"
 AT = datetime.fromtimestamp(1795970000.4, UTC)
 SITE = CONFIG + "SlurmUser = slurm(64030)\nKillWait = 30 sec\nMinJobAge = 300 sec\n"
 ACCOUNTING = SITE + "AccountingStorageType = accounting_storage/slurmdbd\n"
@@ -308,3 +311,16 @@ def test_may_and_refusals() -> None:
     later = rights.refused(later, rights.RESERVE, "Access denied", 5.0)
     assert rights.may(later, rights.RESERVE) is False and rights.may(found, rights.READ_NODES) is True
     assert rights.may(rights.refused({}, rights.RESERVE, "no", 5.0), rights.RESERVE) is False
+
+
+def test_the_page_for_administrators_has_the_table_that_the_lab_measures() -> None:
+    rows = [line.split("|") for line in PAGE.read_text().splitlines() if line.startswith("|")]
+    told = {row[1].strip(): [cell.strip() for cell in row[2:5]] for row in rows}
+    names = {"other": "an ordinary user", "controller": "SlurmUser", "root": "root"}
+    names |= {"operator": "AdminLevel=Operator", "administrator": "AdminLevel=Administrator"}
+    columns = (rights.UPDATE_NODES, rights.JOBS_OF_OTHERS, rights.RESERVE)
+    assert {told_as: told[told_as] for told_as in names.values()} == {
+        told_as: [MEASURED[role][column] for column in columns] for role, told_as in names.items()
+    }
+    assert all(name in told for name in unsupported.WHY)
+    assert all(f"`{name}`" in PAGE.read_text() for name in rights.CAPABILITIES)

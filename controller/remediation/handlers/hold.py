@@ -49,9 +49,9 @@ def _adopt(hold: NodeHold, node: NodeView) -> Result:
 
 
 def _reason(turn: Turn, hold: NodeHold) -> str:
-    """One line for `sinfo -R`: our mark first, then what it is about."""
+    """One line for `sinfo -R`: our mark first, then what it is about. No `=`: a sudoers rule takes none (grants.py)."""
     text = " ".join(f"{mark(hold)} incident {turn.incident.pk}: {turn.incident.summary}".split())
-    return "".join(c for c in text if c.isprintable() and c not in "'\"|")[:REASON_CHARS]
+    return "".join(c for c in text if c.isprintable() and c not in "'\"|=")[:REASON_CHARS]
 
 
 def _looked(turn: Turn, name: str) -> NodeView:
