@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from controller.errors import RefusalKind, SlurmRefused, SlurmTimeout, SlurmUnavailable, SlurmUnreadable
-from controller.slurm import fake_rules, fake_writes
+from controller.slurm import fake_launch, fake_rules, fake_writes
 from controller.slurm.fake_rules import FakeOptions, refusal
 from controller.slurm.fake_world import FakeJob, Late, Store, World
 
@@ -71,6 +71,7 @@ class FakeCalls:
         fake_rules.advance(world, now, self._options)
         if schedule and not world.away:
             fake_rules.schedule(world, now, self._options)
+        fake_launch.fail_starts(world, now, self._options)
 
     def _carry_out(self, world: World, name: str, args: list[Any]) -> None:
         target, *rest = args

@@ -89,6 +89,7 @@ def advance(world: World, now: float, options: FakeOptions) -> None:
     for job in world.jobs.values():
         if job.completing_until is not None and job.completing_until <= now and not job.completing_reads:
             _completed(job, now, options)
+        _out_of_time(world, job, now, options)
     for node in world.nodes.values():
         if node.slurmd_dead_since is not None:
             _silent(world, node, now, options)
@@ -98,6 +99,14 @@ def advance(world: World, now: float, options: FakeOptions) -> None:
                 node.reason, node.reason_user, node.reason_at = "", "", 0.0
     for reservation in [each for each in world.reservations.values() if each.end <= now]:
         _reservation_ends(world, reservation)
+
+
+def _out_of_time(world: World, job: FakeJob, now: float, options: FakeOptions) -> None:
+    """Ended, and not queued again: that is not Slurm's to do."""
+    if job.base != "RUNNING" or job.time_limit_s is None or job.start_time is None:
+        return
+    if now - job.start_time >= job.time_limit_s:
+        end(world, job, "TIMEOUT", now, options, reason="TimeLimit", sent=15)
 
 
 def _reservation_ends(world: World, reservation: FakeReservation) -> None:

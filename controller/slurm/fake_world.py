@@ -36,6 +36,7 @@ class FakeNode:
     reason_user: str = ""
     reason_at: float = 0.0
     boot_time: float = 0.0
+    broken: str = ""  # how starts fail on it: see fake_launch
 
 
 @dataclass(slots=True)
@@ -77,6 +78,7 @@ class FakeJob:
     features: str = ""
     het_job_id: int | None = None
     het_offset: int | None = None
+    refused_launches: int = 0
 
     @property
     def job_id(self) -> str:
