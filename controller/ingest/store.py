@@ -106,7 +106,7 @@ def save_report(report: AgentReport, message: Message, *, fresh: bool, now: date
         agent = message.agent
         report.received_at, report.sent_at = now, sent_at
         report.state, report.leader = agent.state, agent.leader
-        report.boot_id, report.probe_port = message.boot_id or "", agent.probe_port
+        report.boot_id, report.probe_port = message.boot_id or report.boot_id, agent.probe_port
         report.addresses = {k[:64]: v[:255] for k, v in list(agent.addresses.items())[:MAX_ADDRESSES]}
         report.ranks = [rank.__dict__ for rank in message.ranks]
         if agent.clock_offset_s is not None:
