@@ -13,9 +13,9 @@ RELUME_POLICY = env.text("RELUME_POLICY", "")
 RELUME_MODE = env.choice("RELUME_MODE", ("", "observe", "approve", "act"), "")
 RELUME_CLUSTER = env.text("RELUME_CLUSTER", "")
 SLURM_CONF = env.text("SLURM_CONF", "")
-SLURM_ADAPTER = env.text("SLURM_ADAPTER", "cli")
-if SLURM_ADAPTER != "cli" and not SLURM_ADAPTER.startswith("fake:"):
-    raise ImproperlyConfigured(f"SLURM_ADAPTER={SLURM_ADAPTER!r}: expected cli or fake:PATH")
+SLURM_ADAPTER = env.text("SLURM_ADAPTER", "auto")
+if SLURM_ADAPTER not in ("auto", "cli", "pyslurm") and not SLURM_ADAPTER.startswith("fake:"):
+    raise ImproperlyConfigured(f"SLURM_ADAPTER={SLURM_ADAPTER!r}: expected auto, cli, pyslurm or fake:PATH")
 # Whom Slurm sees when jobs or nodes are changed, where that is not the worker's own user.
 SLURM_JOB_RUN_AS = env.run_as("SLURM_JOB_RUN_AS")
 SLURM_NODE_RUN_AS = env.run_as("SLURM_NODE_RUN_AS")

@@ -1,5 +1,6 @@
 """The only place that constructs adapters: settings in, a Site out."""
 
+import math
 import os
 import pwd
 import secrets
@@ -7,14 +8,16 @@ import socket
 import time
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import structlog
 from django.conf import settings
 
 from controller import clock, policy_file
 from controller.decision.policy import Policy
 from controller.site import Site
 from controller.slurm import reach
+from controller.slurm.choose import Choice, Wanted, choose
 from controller.slurm.cli import CliSlurm, TimeLimits
 from controller.slurm.fake import FakeSlurm
 from controller.slurm.port import SlurmPort
@@ -22,19 +25,41 @@ from controller.slurm.rights import Identities, Identity, find_out
 from controller.slurm.run_as import RunAs
 from controller.slurm.runner import Runner, slurm_env
 
+log = structlog.get_logger()
+
 FAKE = "fake:"
+CHOOSE_AGAIN_S = 60.0
 # Below the lease of a sweep (ledger.commit.LEASE_S): a hanging slurmctld must not cost it. What fails is tried again.
 LIMITS = TimeLimits(batch=8.0, read=5.0, write=8.0)
 
+_choices: dict[tuple[int, str, str], tuple[Choice, float]] = {}
+
 
 def slurm_port() -> SlurmPort:
-    """`SLURM_ADAPTER`: the installed Slurm's commands, or the in-memory Slurm in a file (development only)."""
+    return slurm_choice().adapter
+
+
+def slurm_choice() -> Choice:
+    """`SLURM_ADAPTER`, and why the adapter is the one it is. Kept by this process as long as it stands; one that could
+    not be made for want of an answer is made again after a while."""
+    key = (os.getpid(), settings.SLURM_ADAPTER, settings.SLURM_CONF)
+    kept = _choices.get(key)
+    if kept is None or kept[0].outdated or time.monotonic() >= kept[1]:
+        choice = _choose()
+        log.info("slurm_adapter", adapter=choice.name, reason=choice.reason)
+        kept = _choices[key] = (choice, math.inf if choice.final else time.monotonic() + CHOOSE_AGAIN_S)
+    return kept[0]
+
+
+def _choose() -> Choice:
     adapter: str = settings.SLURM_ADAPTER
     if adapter.startswith(FAKE):
-        return FakeSlurm(clock.utcnow, path=Path(adapter.removeprefix(FAKE)))
+        fake = FakeSlurm(clock.utcnow, path=Path(adapter.removeprefix(FAKE)))
+        return Choice(fake, "in-memory", f"SLURM_ADAPTER={adapter}: no Slurm at all (development only)")
     who = identities()
     reader, jobs, nodes = who.reader.runner, who.jobs.runner, who.nodes.runner
-    return CliSlurm(clock.utcnow, reader, job_writer=jobs, node_writer=nodes, limits=LIMITS)
+    commands = CliSlurm(clock.utcnow, reader, job_writer=jobs, node_writer=nodes, limits=LIMITS)
+    return choose(cast(Wanted, adapter), commands)
 
 
 def find_rights() -> dict[str, Any] | None:

@@ -6,12 +6,12 @@ import importlib.util
 from dataclasses import dataclass
 from typing import Literal
 
-from controller.errors import RelumeError, SlurmError
+from controller.errors import RelumeError, SlurmError, SlurmUnreadable
 from controller.slurm import versions
 from controller.slurm.cli import CliSlurm
 from controller.slurm.port import SlurmPort
 from controller.slurm.pyslurm import PySlurm
-from controller.slurm.pyslurm_process import Asked, PySlurmProcess
+from controller.slurm.pyslurm_process import PySlurmProcess
 from controller.slurm.runner import Runner
 
 Wanted = Literal["auto", "cli", "pyslurm"]
@@ -60,9 +60,7 @@ def _with_pyslurm(wanted: Wanted, commands: CliSlurm, reader: PySlurmProcess) ->
     try:
         running = commands.version()
     except SlurmError as error:
-        if wanted == "pyslurm":
-            raise
-        return Choice(commands, "command line", f"slurmctld could not be asked for its version ({error})", final=False)
+        return _away(wanted, commands, error)
     try:
         answer = reader.ask("version", {}, limit=commands.limits.read, write=False)
     except SlurmError as error:
@@ -73,24 +71,33 @@ def _with_pyslurm(wanted: Wanted, commands: CliSlurm, reader: PySlurmProcess) ->
     if built_for.release != running.release:
         mismatch = f"pyslurm {built_for} is for Slurm {built_for.release}, and slurmctld is {running}"
         return _without(wanted, commands, mismatch)
-    return Choice(
-        _adapter(commands, reader, built_for.release),
-        "pyslurm",
-        f"pyslurm {built_for} is installed and slurmctld is {running}",
-    )
+    adapter = _adapter(commands, reader, built_for.release)
+    try:
+        adapter.read_cluster()
+    except SlurmUnreadable as error:
+        return _without(wanted, commands, f"pyslurm {built_for} cannot be read: {error}")
+    except SlurmError as error:
+        return _away(wanted, commands, error)
+    return Choice(adapter, "pyslurm", f"pyslurm {built_for} is installed and slurmctld is {running}")
+
+
+def _away(wanted: Wanted, commands: CliSlurm, error: SlurmError) -> Choice:
+    if wanted == "pyslurm":
+        raise error
+    return Choice(commands, "command line", f"slurmctld did not answer when pyslurm was tried: {error}", final=False)
 
 
 def _adapter(commands: CliSlurm, reader: PySlurmProcess, release: str) -> PySlurm:
-    def process(writer: Runner | None) -> Asked:
-        return PySlurmProcess(writer) if writer is not None else reader
+    def ours(writer: Runner | None) -> PySlurmProcess | None:
+        return reader if writer is None or writer == commands.reader else None
 
     return PySlurm(
         clock=commands.clock,
         commands=commands,
         release=release,
         reader=reader,
-        job_writer=process(commands.job_writer),
-        node_writer=process(commands.node_writer),
+        job_writer=ours(commands.job_writer),
+        node_writer=ours(commands.node_writer),
         limits=commands.limits,
     )
 

@@ -8,7 +8,8 @@ What pyslurm cannot do surely is done by the commands, in the open:
   hides that a job to be cancelled is over or unknown;
 - clearing a job's excluded nodes or its reservation: pyslurm sends "no change" for an empty value;
 - what a reservation is, where there is one: pyslurm drops the flags that it has no name for;
-- accounting: pyslurm keeps one record for each job id, and with that only the last start of a requeued job.
+- accounting: pyslurm keeps one record for each job id, and with that only the last start of a requeued job;
+- job or node writes under credentials of their own: those are a prefix (sudo) that allows Slurm's commands alone.
 
 Its calls run in a process of their own (`pyslurm_process`) within the same time limits as the commands. Errors carry
 Slurm's own texts, so they are told apart by the same table (`refusals`).
@@ -43,16 +44,15 @@ class PySlurm:
     """SlurmPort through pyslurm. `release` is the Slurm that pyslurm was built for ("25.11"): another slurmctld is an
     error at each batched read, never read on a guess, and `outdated` from then on.
 
-    `clock` gives the aware time that readings are stamped with. Node and job writes may run under separate
-    credentials: give each its own process.
+    `clock` gives the aware time that readings are stamped with. A writer of None leaves its writes to the commands.
     """
 
     clock: Callable[[], datetime]
     commands: Commands
     release: str
     reader: Asked
-    job_writer: Asked
-    node_writer: Asked
+    job_writer: Asked | None
+    node_writer: Asked | None
     limits: TimeLimits = field(default_factory=TimeLimits)
     outdated: bool = False
     _plain: set[int] = field(default_factory=set)  # ids seen to be neither an array's nor a het job's: so for good
@@ -119,56 +119,58 @@ class PySlurm:
     # writing: nodes and reservations
 
     def drain_node(self, name: str, reason: str) -> None:
-        self._update_node(name, state="DRAIN", reason=checked.line(reason))
+        if not self._updated(name, state="DRAIN", reason=checked.line(reason)):
+            self.commands.drain_node(name, reason)
 
     def down_node(self, name: str, reason: str) -> None:
-        self._update_node(name, state="DOWN", reason=checked.line(reason))
+        if not self._updated(name, state="DOWN", reason=checked.line(reason)):
+            self.commands.down_node(name, reason)
 
     def resume_node(self, name: str) -> None:
-        self._update_node(name, state="RESUME")
+        if not self._updated(name, state="RESUME"):
+            self.commands.resume_node(name)
 
     def reserve_nodes(self, name: str, nodes: Sequence[str], *, user: str, minutes: int) -> None:
         self.commands.reserve_nodes(name, nodes, user=user, minutes=minutes)
 
     def delete_reservation(self, name: str) -> None:
-        arguments = {"name": checked.reservation(name)}
-        answer = self.node_writer.ask("delete_reservation", arguments, limit=self.limits.write, write=True)
-        _value(answer, f"delete reservation {name}", write=True)
+        if not self._wrote(self.node_writer, "delete_reservation", name=checked.reservation(name)):
+            self.commands.delete_reservation(name)
 
     # writing: jobs
 
     def hold_job(self, job_id: str) -> None:
-        if not self._wrote("hold", job_id):
+        if not self._wrote_job("hold", job_id):
             self.commands.hold_job(job_id)
 
     def release_job(self, job_id: str) -> None:
-        if not self._wrote("release", job_id):
+        if not self._wrote_job("release", job_id):
             self.commands.release_job(job_id)
 
     def requeue_job(self, job_id: str, *, hold: bool) -> None:
-        if not self._wrote("requeue", job_id, hold=hold):
+        if not self._wrote_job("requeue", job_id, hold=hold):
             self.commands.requeue_job(job_id, hold=hold)
 
     def exclude_nodes(self, job_id: str, names: Sequence[str], *, start_time: Literal["now"] | None = None) -> None:
         changes = {"excluded_nodes": [checked.node(name) for name in names]}
         start = {"begin_time": start_time} if start_time else {}
-        if not names or not self._wrote("modify", job_id, changes=changes | start):
+        if not names or not self._wrote_job("modify", job_id, changes=changes | start):
             self.commands.exclude_nodes(job_id, names, start_time=start_time)
 
     def set_start_now(self, job_id: str) -> None:
-        if not self._wrote("modify", job_id, changes={"begin_time": "now"}):
+        if not self._wrote_job("modify", job_id, changes={"begin_time": "now"}):
             self.commands.set_start_now(job_id)
 
     def set_reservation(self, job_id: str, name: str) -> None:
         changes = {"reservations": [checked.reservation(name)]} if name else {}
-        if not changes or not self._wrote("modify", job_id, changes=changes):
+        if not changes or not self._wrote_job("modify", job_id, changes=changes):
             self.commands.set_reservation(job_id, name)
 
     def cancel_job(self, job_id: str, *, signal: str | None = None) -> None:
         self.commands.cancel_job(job_id, signal=signal)
 
     def update_comment(self, job_id: str, comment: str) -> None:
-        if not self._wrote("modify", job_id, changes={"comment": checked.line(comment)}):
+        if not self._wrote_job("modify", job_id, changes={"comment": checked.line(comment)}):
             self.commands.update_comment(job_id, comment)
 
     # how
@@ -192,19 +194,21 @@ class PySlurm:
         answer = self.reader.ask(call, arguments, limit=limit or self.limits.read, write=False)
         return _value(answer, call, write=False)
 
-    def _update_node(self, name: str, **changes: str) -> None:
-        arguments = {"name": checked.node(name), "changes": changes}
-        answer = self.node_writer.ask("update_node", arguments, limit=self.limits.write, write=True)
-        _value(answer, f"update node {name}", write=True)
+    def _updated(self, name: str, **changes: str) -> bool:
+        return self._wrote(self.node_writer, "update_node", name=checked.node(name), changes=changes)
 
-    def _wrote(self, call: str, job_id: str, **arguments: Any) -> bool:
-        """False when nothing was sent, because pyslurm cannot name this job surely."""
+    def _wrote_job(self, call: str, job_id: str, **arguments: Any) -> bool:
         if not checked.job(job_id).isdecimal():
             return False
         number = int(job_id)
-        arguments |= {"number": number, "sure": number in self._plain}
-        answer = self.job_writer.ask(call, arguments, limit=self.limits.write, write=True)
-        return bool(_value(answer, f"{call} {job_id}", write=True))
+        return self._wrote(self.job_writer, call, number=number, sure=number in self._plain, **arguments)
+
+    def _wrote(self, writer: Asked | None, call: str, **arguments: Any) -> bool:
+        """False when nothing was sent: this write is the commands'."""
+        if writer is None:
+            return False
+        answer = writer.ask(call, arguments, limit=self.limits.write, write=True)
+        return bool(_value(answer, call, write=True))
 
 
 def _is_plain(job: JobView) -> bool:

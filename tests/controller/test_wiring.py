@@ -12,6 +12,7 @@ from kombu.exceptions import OperationalError
 from controller import policy_file, tasks, wiring
 from controller.decision.policy import Policy, PolicyError
 from controller.models import AuditEntry, Cluster, Incident
+from controller.slurm.choose import Choice
 from controller.slurm.cli import CliSlurm
 from controller.slurm.fake import FakeSlurm
 from tests.scenarios.world import World
@@ -58,6 +59,26 @@ def test_the_adapter_is_chosen_by_the_settings(settings: Any, tmp_path: Path) ->
     settings.SLURM_ADAPTER = f"fake:{tmp_path / 'slurm.json'}"
     assert isinstance(wiring.slurm_port(), FakeSlurm)
     assert wiring.site().owner == wiring.site().owner
+
+
+def test_the_choice_is_kept_and_made_again_when_it_could_not_be_made(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One process asks for pyslurm and Slurm's version once, not at every sweep."""
+    settings.SLURM_ADAPTER, settings.SLURM_CONF = "auto", "/etc/slurm/another.conf"
+    now, made = [100.0], []
+
+    def choose(wanted: str, commands: CliSlurm) -> Choice:
+        made.append(Choice(commands, "command line", wanted, final=len(made) > 0))
+        return made[-1]
+
+    monkeypatch.setattr(wiring, "choose", choose)
+    monkeypatch.setattr(wiring.time, "monotonic", lambda: now[0])
+    assert wiring.slurm_choice() is wiring.slurm_choice() is made[0]
+    now[0] += wiring.CHOOSE_AGAIN_S
+    assert wiring.slurm_choice() is made[1] and made[1].reason == "auto"
+    now[0] += 10 * wiring.CHOOSE_AGAIN_S
+    assert wiring.slurm_choice() is made[1]
 
 
 def test_waking_never_fails(monkeypatch: pytest.MonkeyPatch) -> None:

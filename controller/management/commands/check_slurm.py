@@ -15,9 +15,10 @@ from controller import environment as env
 from controller.decision import rights
 from controller.errors import SlurmError
 from controller.models import Cluster
+from controller.slurm.choose import AdapterUnusable
 from controller.snapshot.rights import keep
 from controller.up.accounts import UpError, choose
-from controller.wiring import find_rights
+from controller.wiring import find_rights, slurm_choice
 
 COMPLETE, DEGRADED, USAGE, UNAVAILABLE = 0, 1, 2, 69
 TITLES = {
@@ -44,13 +45,16 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         self._become_the_worker()
         try:
-            found = find_rights()
+            found, chosen = find_rights(), slurm_choice()
+        except AdapterUnusable as error:
+            raise CommandError(str(error), returncode=USAGE) from error
         except SlurmError as error:
             raise CommandError(f"Slurm does not answer: {error}", returncode=UNAVAILABLE) from error
         if found is None:
             text = f"SLURM_ADAPTER={settings.SLURM_ADAPTER}: the in-memory Slurm knows no rights"
             raise CommandError(text, returncode=USAGE)
         told = {**found, "degraded": degraded(found), "stored": self._store(found)}
+        told["adapter"] = {"name": chosen.name, "reason": chosen.reason}
         lines = [json.dumps(told, indent=2)] if options["json"] else table(told)
         self.stdout.write("\n".join(lines))
         if told["degraded"]:
@@ -100,7 +104,8 @@ def _head(told: dict[str, Any]) -> list[str]:
         f"{names[role]} as {one['user']}" + (f" ({one['through']})" if one["through"] else "")
         for role, one in told["identities"].items()
     ]
-    return [f"cluster {told['cluster']}, Slurm {told['slurm_version']}: {', '.join(whom)}"]
+    through = f"through {told['adapter']['name']}: {told['adapter']['reason']}"
+    return [f"cluster {told['cluster']}, Slurm {told['slurm_version']}: {', '.join(whom)}", through]
 
 
 def _capabilities(told: dict[str, Any]) -> Iterator[str]:
