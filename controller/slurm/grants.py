@@ -21,7 +21,7 @@ LEVEL = {
 _JOB = "[0-9_+]+"
 _TEXT = "[^=]+"  # no `=`: else a second change, of another thing, would fit behind it
 # What Relume sends for each capability, as sudo's regular expressions (sudo 1.9.10 and later).
-_COMMANDS = {
+COMMANDS = {
     rights.UPDATE_NODES: (f"update NodeName=[A-Za-z0-9._-]+ State=(RESUME|(DRAIN|DOWN) Reason={_TEXT})",),
     rights.JOBS_OF_OTHERS: (
         f"(requeuehold|requeue|hold|release) {_JOB}",
@@ -66,7 +66,7 @@ def sacctmgr(capability: str, asker: Asker) -> str:
 
 def sudoers(capability: str, asker: Asker, target: str) -> str:
     """What to put into a file of /etc/sudoers.d, and the setting that makes use of it. "" for what is only read."""
-    commands = _COMMANDS.get(capability)
+    commands = COMMANDS.get(capability)
     if commands is None:
         return ""
     setting = "SLURM_NODE_RUN_AS" if capability == rights.UPDATE_NODES else "SLURM_JOB_RUN_AS"

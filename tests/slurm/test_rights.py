@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from controller.decision.rights import NO, SOME, UNKNOWN, YES
 from controller.errors import SlurmUnavailable
 from controller.slurm import grants, run_as, site_facts, unsupported
 from controller.slurm.calls import TimeLimits
+from controller.slurm.cli import CliSlurm
 from controller.slurm.rights import Identities, Identity, find_out
 from controller.slurm.runner import Completed, Runner
 from tests.cluster.test_rights_real import MEASURED
@@ -265,6 +267,39 @@ def test_slurm_conf_gets_through_sudo_where_it_is_set() -> None:
     assert rule.startswith("relume ALL=(slurm) NOPASSWD: /opt/slurm/bin/scontrol ^update NodeName=")
     assert setting == 'SLURM_NODE_RUN_AS="sudo -n -u slurm"'
     assert grants.sudoers(rights.READ_JOBS, asker, "slurm") == ""
+
+
+def test_the_sudo_rules_match_all_that_relume_sends_and_no_second_change() -> None:
+    sent = ScriptedRunner({"": said("")})
+    port = CliSlurm(lambda: AT, cast(Runner, sent))
+    port.drain_node("gpu-1.a", "relume:0a1b incident 5: Node lost: gpu1, gpu2")
+    port.down_node("gpu1", "x")
+    port.resume_node("gpu1")
+    nodes, sent.asked[:] = list(sent.asked), []
+    port.reserve_nodes("relume-1", ["gpu1", "gpu2"], user="ada", minutes=10)
+    port.delete_reservation("relume-1")
+    reservations, sent.asked[:] = list(sent.asked), []
+    for job in ("7", "123_4", "7+1"):
+        port.hold_job(job)
+        port.release_job(job)
+        port.requeue_job(job, hold=True)
+        port.requeue_job(job, hold=False)
+        port.exclude_nodes(job, ["gpu1", "gpu2"], start_time="now")
+        port.exclude_nodes(job, [])
+        port.set_start_now(job)
+        port.set_reservation(job, "relume-1")
+        port.set_reservation(job, "")
+        port.update_comment(job, "a word")
+
+    def allowed(capability: str, argv: list[str]) -> bool:
+        return any(re.fullmatch(rule, " ".join(argv[1:])) for rule in grants.COMMANDS[capability])
+
+    groups = {rights.UPDATE_NODES: nodes, rights.RESERVE: reservations, rights.JOBS_OF_OTHERS: sent.asked}
+    for capability, commands in groups.items():
+        for argv in commands:
+            assert argv[0] == "scontrol" and allowed(capability, argv), argv
+            assert not allowed(capability, [*argv, "JobId=9"]) and not allowed(capability, [*argv, "Priority=1"])
+            assert [name for name in groups if allowed(name, argv)] == [capability], argv
 
 
 @pytest.mark.parametrize(
