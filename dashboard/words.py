@@ -48,6 +48,7 @@ OUTCOME = {
     "node_lost": Word("Node lost", "idle", "again"),
     "node_failed": Word("Node failed", "idle", "again"),
     "process_died": Word("Process died", "idle", "again"),
+    "launch_failed": Word("Launch failed", "idle", "again"),
     "user_error": Word("Ended with an error", "bad", "bad"),
     "verification_failed": Word("Check failed", "bad", "bad"),
     "superseded": Word("Superseded", "idle", "minus"),

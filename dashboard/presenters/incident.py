@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from controller.clock import aware
@@ -30,6 +31,10 @@ TONES = {
     "first_step": "kept",
     "first_new_step": "redo",
 }
+
+
+# An action that is due so long after it was decided waits on purpose.
+LATER = timedelta(seconds=5)
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,7 @@ class IncidentView:
     evidence: list[tuple[Evidence, str]]
     lanes_json: dict[str, Any] | None
     actions: list[ActionLine]
+    left_out: list[str]  # what a ceiling or a missing right kept from being done
     verification: Verification | None
     verify_word: Word
     verify_answer: str
@@ -100,6 +106,7 @@ def incident_view(
         evidence=[(e, words.LAYERS.get(e.layer, e.layer.capitalize())) for e in evidence],
         lanes_json=_lanes(incident, evidence, phases),
         actions=[_action_line(a, waits) for a in incident.actions.all()],
+        left_out=list(dict.fromkeys(note for decision in incident.decisions.all() for note in decision.notes)),
         verification=verification,
         verify_word=word,
         verify_answer=answer,
@@ -200,7 +207,7 @@ def _lanes(incident: Incident, evidence: list[Evidence], phases: Phases) -> dict
 
 
 def _action_line(action: Action, waits: dict[str, str]) -> ActionLine:
-    word = words.of(words.ACTION, action.state)
+    word = _waits_until(action) or words.of(words.ACTION, action.state)
     params = action.params
     node = action.target if action.kind == HOLD_NODE else ""
     what, target = _what(action, params)
@@ -212,6 +219,13 @@ def _action_line(action: Action, waits: dict[str, str]) -> ActionLine:
     if node in waits:
         notes.append(waits[node])
     return ActionLine(word, what, target, node, took, notes, _log(action))
+
+
+def _waits_until(action: Action) -> Word | None:
+    """Decided to begin later (a back-off), and not begun yet."""
+    if action.state != "ready" or action.stage or action.due_at - action.created_at < LATER:
+        return None
+    return Word(f"waits until {formats.clock(action.due_at)} UTC", "run", "wait")
 
 
 def _what(action: Action, params: dict[str, Any]) -> tuple[str, str]:

@@ -67,7 +67,9 @@ def values_of(story: JobStory, pace: Pace, budget: Budget) -> list[Value]:
 
 
 def _left(story: JobStory, budget: Budget) -> str:
-    return f"{max(budget.process - story.spent.process, 0)} of {budget.process}"
+    left = f"{max(budget.process - story.spent.process, 0)} of {budget.process}"
+    used = story.spent.time_limit
+    return f"{left}; time limit {max(budget.time_limit - used, 0)} of {budget.time_limit}" if used else left
 
 
 def _finishes(story: JobStory, pace: Pace) -> Value:

@@ -56,6 +56,20 @@ def test_incidents_show_evidence_actions_and_checks(ada: Client, story: Story) -
     assert "Not seen, and so part of the phase after it: torn down, released, allocated, warmed up." in words
 
 
+def test_a_back_off_says_until_when_and_why(ada: Client, story: Story) -> None:
+    action = story.incident.actions.get(kind="requeue_excluding")
+    action.state, action.stage, action.outcome = "ready", "", ""
+    action.due_at = action.created_at + timedelta(seconds=30)
+    action.reason = "Launch failed: gpu-0422; the next start waits 30 s"
+    action.save()
+    words = page(ada)
+    until = action.due_at.strftime("%H:%M:%S")
+    assert f"Requeue Slurm job 771204 waits until {until} UTC" in words
+    assert "Launch failed: gpu-0422; the next start waits 30 s" in words
+    story.incident.actions.update(due_at=action.created_at)
+    assert "Requeue Slurm job 771204 about to begin" in page(ada)
+
+
 def test_a_check_that_failed_is_said_first(ada: Client, story: Story) -> None:
     Attempt.objects.filter(pk=story.attempts[2].pk).update(checks=rows.checks(4, 910, random_state=("aa11", "bb22")))
     Recovery.objects.filter(incident=story.incident).update(verification="FAIL")
