@@ -17,12 +17,25 @@ READ_NODES = "read_nodes"
 READ_JOBS = "read_jobs"  # everybody's, in hidden partitions too
 READ_ACCOUNTING = "read_accounting"
 
-CAPABILITIES = (READ_NODES, READ_JOBS, READ_ACCOUNTING, UPDATE_NODES, JOBS_OF_OTHERS, RESERVE)
+WORDS = {
+    READ_NODES: "see the nodes",
+    READ_JOBS: "see everybody's jobs",
+    READ_ACCOUNTING: "read accounting",
+    UPDATE_NODES: "drain and resume nodes",
+    JOBS_OF_OTHERS: "requeue and hold jobs of others",
+    RESERVE: "make reservations",
+}
+CAPABILITIES = tuple(WORDS)
 
 
 def may(rights: Mapping[str, Any], capability: str) -> bool | None:
     """None: not known, or only for some jobs. So `may(...) is False` means that trying is pointless."""
     return {YES: True, NO: False}.get(_finding(rights, capability).get("may", UNKNOWN))
+
+
+def lacking(rights: Mapping[str, Any]) -> list[str]:
+    """What is known to be missing, in words."""
+    return [words for name, words in WORDS.items() if may(rights, name) is False]
 
 
 def grant(rights: Mapping[str, Any], capability: str) -> str:

@@ -15,6 +15,7 @@ from controller.models import (
     AgentReport,
     Attempt,
     Checkpoint,
+    Decision,
     Incident,
     MetricChunk,
     Node,
@@ -121,6 +122,7 @@ def _incidents(job: TrainingJob) -> Any:
             Prefetch("actions", queryset=Action.objects.order_by("order", "pk")),
             Prefetch("recoveries", queryset=Recovery.objects.select_related("from_attempt", "to_attempt")),
             Prefetch("holds", queryset=NodeHold.objects.select_related("node")),
+            Prefetch("decisions", queryset=Decision.objects.only("incident_id", "notes").order_by("pk")),
         )[:INCIDENTS_SHOWN]
     )
 

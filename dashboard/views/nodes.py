@@ -12,6 +12,7 @@ from django.views.decorators.http import require_safe
 
 from controller import policy_file
 from controller.clock import utcnow
+from controller.decision import rights
 from controller.queries import nodes as queries
 from controller.queries.access import sees_all
 from controller.queries.freshness import silences
@@ -60,7 +61,9 @@ def _context(request: HttpRequest) -> dict[str, Any]:
     visible = queries.may_see(request.user, held_for)
     return {
         "page": page,
-        "clusters": [(cluster, MODES[cluster.mode or policy.mode]) for cluster in page.clusters],
+        "clusters": [
+            (cluster, MODES[cluster.mode or policy.mode], rights.lacking(cluster.rights)) for cluster in page.clusters
+        ],
         "ceiling": min(policy.ceilings.max_nodes_out, int(policy.ceilings.max_fraction_out * page.total)),
         "drains": policy.ceilings.max_drains_per_hour,
         "lines": [node_line(row, visible) for row in page.rows],

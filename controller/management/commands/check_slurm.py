@@ -21,14 +21,6 @@ from controller.up.accounts import UpError, choose
 from controller.wiring import find_rights, slurm_choice
 
 COMPLETE, DEGRADED, USAGE, UNAVAILABLE = 0, 1, 2, 69
-TITLES = {
-    rights.READ_NODES: "see the nodes",
-    rights.READ_JOBS: "see everybody's jobs",
-    rights.READ_ACCOUNTING: "read accounting",
-    rights.UPDATE_NODES: "drain and resume nodes",
-    rights.JOBS_OF_OTHERS: "requeue and hold jobs of others",
-    rights.RESERVE: "make reservations",
-}
 MAY = {rights.YES: "yes", rights.SOME: "some", rights.NO: "NO", rights.UNKNOWN: "?"}
 
 
@@ -86,7 +78,7 @@ class Command(BaseCommand):
 def degraded(found: dict[str, Any]) -> list[str]:
     """How Relume works with less here, one line each."""
     lines = [
-        f"{TITLES[name]}: {MAY[one['may']]}: {one['without']}"
+        f"{rights.WORDS[name]}: {MAY[one['may']]}: {one['without']}"
         for name, one in found["capabilities"].items()
         if one["may"] != rights.YES
     ]
@@ -110,7 +102,7 @@ def _head(told: dict[str, Any]) -> list[str]:
 
 def _capabilities(told: dict[str, Any]) -> Iterator[str]:
     for name, one in told["capabilities"].items():
-        yield f"{MAY[one['may']]:<5}{TITLES[name]:<33}{one['proof']}"
+        yield f"{MAY[one['may']]:<5}{rights.WORDS[name]:<33}{one['proof']}"
         if one["may"] == rights.YES:
             continue
         yield f"{'':5}without it: {one['without']}"
