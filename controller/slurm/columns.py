@@ -19,7 +19,7 @@ from controller.slurm.records import reading
 from controller.slurm.text_views import job_view
 from controller.slurm.views import JobView
 
-_SQUEUE = ("squeue", "--all", "--local", "--states=all")
+_SQUEUE = ("squeue", "--all", "--local", "--states=all", "--sort=i")
 _SEPARATOR = "\x1f"
 _HEADING = "JOBID"  # over the first column: the sign that an answer without a job is an answer
 # squeue's name of each column, and scontrol's name of the attribute.
@@ -75,18 +75,22 @@ class Table:
         """`text` cut into the parts of each job. SlurmUnreadable when it is no table with these columns, when one
         record has another shape, or when a job is there twice."""
         *whole, rest = text.split(self.record_mark)
-        found = [self._record(record, excluded) for record in whole]
+        mark, marks = self.field_mark, len(self.marked)
+        found = [_parts(record, mark, marks) for record in whole]
         if rest or not found or _first(found[0]) != _HEADING:
             raise SlurmUnreadable("squeue printed no whole table", text=text[:2000])
         if len({_first(record) for record in found}) < len(found):
             raise SlurmUnreadable("squeue shows a job twice")
-        return found[1:]
+        if self.has_excluded:
+            return found[1:]
+        return [(*record, excluded.get(_first(record), "")) for record in found[1:]]
 
-    def _record(self, text: str, excluded: Mapping[str, str]) -> Record:
-        parts = text.split(self.field_mark)
-        if len(parts) != 1 + len(self.marked) or parts[0].count(_SEPARATOR) != len(_WRITTEN_BY_SLURM) - 1:
-            raise SlurmUnreadable("squeue printed a record of another shape", text=text[:2000])
-        return tuple(parts) if self.has_excluded else (*parts, excluded.get(_first(parts), ""))
+
+def _parts(text: str, mark: str, marks: int) -> Record:
+    parts = text.split(mark)
+    if len(parts) != 1 + marks or parts[0].count(_SEPARATOR) != len(_WRITTEN_BY_SLURM) - 1:
+        raise SlurmUnreadable("squeue printed a record of another shape", text=text[:2000])
+    return tuple(parts)
 
 
 def exclusions_question(job: int | None = None) -> tuple[str, ...]:

