@@ -74,6 +74,7 @@ def _with_pyslurm(wanted: Wanted, commands: CliSlurm, reader: PySlurmProcess) ->
     adapter = _adapter(commands, reader, built_for.release)
     try:
         adapter.read_cluster()
+        adapter.ping()
     except SlurmUnreadable as error:
         return _without(wanted, commands, f"pyslurm {built_for} cannot be read: {error}")
     except SlurmError as error:

@@ -33,7 +33,7 @@ class CliReading(Calls):
     memory: Reading = field(default=OF_THIS_PROCESS, repr=False, compare=False)
 
     def read_cluster(self) -> ClusterView:
-        config = self._config()
+        config = self.read_config()
         version = versions.parse(config["SLURM_VERSION"])
         partitions = parse_site.parse_partitions(self._show("partitions"))
         reservations = self.read_reservations()
@@ -82,7 +82,7 @@ class CliReading(Calls):
         if done.rc != 0 and _says(done, f"node {name} not found"):
             return None
         text = checked_output(done, f"scontrol show node {name}", write=False)
-        return parse.parse_nodes(text, default_port=_slurmd_port(self._config()))[name]
+        return parse.parse_nodes(text, default_port=_slurmd_port(self.read_config()))[name]
 
     def read_reservation(self, name: str) -> ReservationView | None:
         done = self.attempt((*_SHOW, "reservation", checked.reservation(name)), self.limits.read)
@@ -90,6 +90,10 @@ class CliReading(Calls):
             return None
         found = parse_site.parse_reservations(checked_output(done, f"scontrol show reservation {name}", write=False))
         return found.get(name)
+
+    def read_config(self) -> dict[str, str]:
+        """As scontrol prints it."""
+        return parse_site.parse_config(self._show("config"))
 
     def read_reservations(self) -> dict[str, ReservationView]:
         """All of them, by name."""
@@ -109,15 +113,12 @@ class CliReading(Calls):
         raise SlurmUnreadable("scontrol ping said neither UP nor DOWN", text=done.out + done.err)
 
     def version(self) -> Version:
-        return versions.parse(self._config()["SLURM_VERSION"])
+        return versions.parse(self.read_config()["SLURM_VERSION"])
 
     # how
 
     def _show(self, what: str) -> str:
         return self.ask(*_SHOW, what, limit=self.limits.read)
-
-    def _config(self) -> dict[str, str]:
-        return parse_site.parse_config(self._show("config"))
 
     def _nodes(self, default_port: int) -> list[NodeView]:
         records = parse.node_records(self.ask(*_SHOW, "nodes", limit=self.limits.batch))

@@ -7,6 +7,7 @@ What pyslurm cannot do surely is done by the commands, in the open:
 - `cancel_job` and `reserve_nodes`: pyslurm judges them by an errno that may be left over from an earlier call, and
   hides that a job to be cancelled is over or unknown;
 - clearing a job's excluded nodes or its reservation: pyslurm sends "no change" for an empty value;
+- the configuration, whose keys and values pyslurm gives other names and forms;
 - what a reservation is, where there is one: pyslurm drops the flags that it has no name for;
 - accounting: pyslurm keeps one record for each job id, and with that only the last start of a requeued job;
 - job or node writes under credentials of their own: those are a prefix (sudo) that allows Slurm's commands alone.
@@ -36,6 +37,8 @@ from controller.slurm.views import ClusterView, JobView, NodeView, PartitionView
 class Commands(SlurmPort, Protocol):
     """The adapter for Slurm's commands."""
 
+    def read_config(self) -> Mapping[str, str]: ...
+
     def read_reservations(self) -> Mapping[str, ReservationView]: ...
 
 
@@ -60,7 +63,7 @@ class PySlurm:
     # reading
 
     def read_cluster(self) -> ClusterView:
-        config = self._config()
+        config = self.commands.read_config()
         version = self._matching(config)
         partitions = pyslurm_views.partitions(self._read("partitions"))
         reservations = self.commands.read_reservations() if self._read("reservations") else {}
@@ -76,9 +79,9 @@ class PySlurm:
             jobs={job.job_id: job for job in jobs},
             nodes_at=nodes_at,
             jobs_at=jobs_at,
-            next_job_id=number(config["NEXT_JOB_ID"]) or None,
-            controller_boot_time=moment(config["BOOT_TIME"]),
-            private_data=tuple(word for word in present(config["PrivateData"]).split(",") if word),
+            next_job_id=number(config.get("NEXT_JOB_ID")) or None,
+            controller_boot_time=moment(config.get("BOOT_TIME")),
+            private_data=tuple(word for word in present(config.get("PrivateData")).split(",") if word),
             partitions=partitions,
             reservations=reservations,
             config=config,
@@ -114,7 +117,7 @@ class PySlurm:
         return bool(_value(answer, "ping", write=False))
 
     def version(self) -> Version:
-        return versions.parse(self._config()["SLURM_VERSION"])
+        return self.commands.version()
 
     # writing: nodes and reservations
 
@@ -134,7 +137,7 @@ class PySlurm:
         self.commands.reserve_nodes(name, nodes, user=user, minutes=minutes)
 
     def delete_reservation(self, name: str) -> None:
-        if not self._wrote(self.node_writer, "delete_reservation", name=checked.reservation(name)):
+        if not self._wrote(self.job_writer, "delete_reservation", name=checked.reservation(name)):
             self.commands.delete_reservation(name)
 
     # writing: jobs
@@ -174,9 +177,6 @@ class PySlurm:
             self.commands.update_comment(job_id, comment)
 
     # how
-
-    def _config(self) -> dict[str, str]:
-        return pyslurm_views.config(self._read("config"))
 
     def _matching(self, config: Mapping[str, str]) -> Version:
         version = versions.parse(config["SLURM_VERSION"])

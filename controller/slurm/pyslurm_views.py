@@ -1,8 +1,9 @@
 """pyslurm's values (what its `to_dict()` shows) as ours. Pure.
 
 pyslurm says None for "not set", for zero and for "no limit" alike; what that hides is found from what stands beside it,
-or left empty. Four texts that it takes apart for good stay empty or shorter than Slurm prints them: `tres` of jobs and
-nodes, `tres_alloc`, the socket numbers behind a `gres`; a dependency is put together again.
+or left empty. What it takes apart for good stays empty or shorter than Slurm prints it: `tres` of jobs and nodes,
+`tres_alloc`, the socket numbers behind a `gres`; a dependency is put together again. Attributes that have no name in
+our views are not asked for, but for those in `_EXTRA_OF_JOBS`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ Item = Mapping[str, Any]
 View = TypeVar("View")
 
 _UNLIMITED = "UNLIMITED"
+_EXTRA_OF_JOBS = {  # as scontrol calls them
+    "burst_buffer": "BurstBuffer",
+    "container": "Container",
+    "federation_origin": "FedOrigin",
+    "submit_line": "SubmitLine",
+}
 
 
 def jobs(items: Iterable[Item], partitions: Mapping[str, PartitionView]) -> list[JobView]:
@@ -43,30 +50,11 @@ def partitions(items: Iterable[Item]) -> dict[str, PartitionView]:
     return {view.name: view for view in (_built(item, _partition_view) for item in items)}
 
 
-def config(item: Item) -> dict[str, str]:
-    """What Relume reads of Slurm's configuration, under the names and in the form that scontrol prints."""
-    try:
-        return {
-            "SLURM_VERSION": str(item["version"]),
-            "ClusterName": str(item["cluster_name"]),
-            "NEXT_JOB_ID": str(item["next_job_id"] or 0),
-            "BOOT_TIME": str(item["slurmctld_boot_time"] or 0),
-            "SlurmdPort": str(item["slurmd_port"] or 0),
-            "PrivateData": ",".join(word.lower() for word in item["private_data"]) or "none",
-        }
-    except (KeyError, TypeError, AttributeError) as wrong:
-        raise _unreadable(item, wrong) from wrong
-
-
 def _built(item: Item, build: Callable[[Item], View]) -> View:
     try:
         return build(item)
     except (ValueError, KeyError, TypeError, AttributeError) as wrong:
-        raise _unreadable(item, wrong) from wrong
-
-
-def _unreadable(item: Item, wrong: Exception) -> SlurmUnreadable:
-    return SlurmUnreadable(f"pyslurm's answer: {wrong!r}", text=repr(item)[:2000])
+        raise SlurmUnreadable(f"pyslurm's answer: {wrong!r}", text=repr(item)[:2000]) from wrong
 
 
 def _text(value: Any) -> str:
@@ -130,6 +118,7 @@ def _job_view(item: Item, partitions: Mapping[str, PartitionView]) -> JobView:
         num_tasks=int(get("ntasks") or 0),
         num_cpus=int(get("cpus") or 0),
         tres_per_node=tres_per_node(_gres(get("gres_per_node"))),
+        extra={name: text for key, name in _EXTRA_OF_JOBS.items() if (text := _text(get(key)))},
     )
 
 

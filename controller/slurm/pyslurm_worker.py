@@ -33,7 +33,8 @@ JOB = (
     "dependencies", "allocated_nodes", "batch_host", "excluded_nodes", "required_nodes", "constraints", "reservation",
     "is_batch_job", "is_requeueable", "requeue_count", "priority", "submit_time", "eligible_time", "start_time",
     "end_time", "run_time", "time_limit", "exit_code", "exit_code_signal", "comment", "command", "working_directory",
-    "standard_output", "standard_error", "num_nodes", "ntasks", "cpus", "gres_per_node",
+    "standard_output", "standard_error", "num_nodes", "ntasks", "cpus", "gres_per_node", "burst_buffer", "container",
+    "federation_origin", "submit_line",
 )
 NODE = (
     "name", "state", "reason", "reason_user", "reason_time", "address", "hostname", "slurmd_port", "boot_time",
@@ -42,7 +43,6 @@ NODE = (
     "extra",
 )
 PARTITION = ("name", "state", "nodes", "is_hidden", "max_nodes", "max_time", "preempt_mode", "priority_tier")
-CONFIG = ("version", "cluster_name", "next_job_id", "slurmctld_boot_time", "slurmd_port", "private_data")
 # fmt: on
 
 
@@ -63,10 +63,6 @@ def _job(job: Any) -> Item:
 
 
 # reading
-
-
-def _config(slurm: ModuleType) -> Item:
-    return _picked(slurm.slurmctld.Config.load(), CONFIG)
 
 
 def _nodes(slurm: ModuleType) -> list[Item]:
@@ -173,7 +169,6 @@ def _looks_plain(slurm: ModuleType, number: int) -> bool:
 
 CALLS: dict[str, Callable[..., Any]] = {
     "version": lambda slurm: slurm.__version__,
-    "config": _config,
     "nodes": _nodes,
     "jobs": _jobs,
     "partitions": _partitions,

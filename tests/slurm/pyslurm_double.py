@@ -63,8 +63,7 @@ class _Module:
         self.Jobs = loaded(load=lambda: self._all("jobs", _job))
         self.Partitions = loaded(load=lambda: self._all("partitions", _partition))
         self.Reservations = loaded(load=lambda: self._all("reservations", _reservation))
-        config = loaded(load=self._config)
-        self.slurmctld = loaded(Config=config, ping_primary=self._ping, ping_backup=self._no_backup)
+        self.slurmctld = loaded(ping_primary=self._ping, ping_backup=self._no_backup)
         self.JobSubmitDescription = SimpleNamespace
 
     def _all(self, what: str, made: Callable[[Any], Any]) -> dict[str, Any]:
@@ -80,17 +79,6 @@ class _Module:
             raise RPCError("Socket timed out on send/recv operation") from error
         except SlurmError as error:
             raise RPCError(error.text) from error
-
-    def _config(self) -> Any:
-        view = self._do(lambda slurm: slurm.read_cluster())
-        return SimpleNamespace(
-            version=str(view.version),
-            cluster_name=view.cluster,
-            next_job_id=view.next_job_id,
-            slurmctld_boot_time=_epoch(view.controller_boot_time),
-            slurmd_port=6818,
-            private_data=[],
-        )
 
     def _ping(self) -> Any:
         if not self._slurm.ping():
@@ -233,6 +221,10 @@ def _job(view: JobView) -> Any:
         ntasks=view.num_tasks or 1,
         cpus=view.num_cpus or 1,
         gres_per_node={},
+        burst_buffer=view.extra.get("BurstBuffer"),
+        container=view.extra.get("Container"),
+        federation_origin=view.extra.get("FedOrigin"),
+        submit_line=view.extra.get("SubmitLine"),
     )
 
 

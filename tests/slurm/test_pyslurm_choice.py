@@ -25,11 +25,8 @@ FITTING = """
 from types import SimpleNamespace as Thing
 class RPCError(Exception): pass
 __version__ = "25.11.2"
-nothing = Thing(load=dict)
-Nodes = Jobs = Partitions = Reservations = nothing
-config = Thing(version="{running}", cluster_name="lab", next_job_id=7, slurmctld_boot_time=1795962496,
-               slurmd_port=6818, private_data=[])
-slurmctld = Thing(Config=Thing(load=lambda: config))
+Nodes = Jobs = Partitions = Reservations = Thing(load=dict)
+slurmctld = Thing(ping_primary=lambda: Thing(is_responding=True))
 """
 
 Site = Callable[..., CliSlurm]
@@ -65,20 +62,16 @@ def chosen_pyslurm(choice: Choice) -> PySlurm:
     return choice.adapter
 
 
-def fitting(running: str = "25.11.7") -> str:
-    return FITTING.format(running=running)
-
-
 @pytest.mark.parametrize("wanted", ["auto", "pyslurm"])
 def test_pyslurm_of_the_running_release_is_chosen(site: Site, wanted: str) -> None:
-    choice = choose(wanted, site(fitting()))  # type: ignore[arg-type]
+    choice = choose(wanted, site(FITTING))  # type: ignore[arg-type]
     adapter = chosen_pyslurm(choice)
     assert choice.reason == "pyslurm 25.11.2 is installed and slurmctld is 25.11.7"
     assert adapter.release == "25.11" and adapter.job_writer is adapter.node_writer is adapter.reader
 
 
 def test_the_commands_when_they_are_asked_for(site: Site) -> None:
-    commands = site(fitting())
+    commands = site(FITTING)
     choice = choose("cli", commands)
     assert choice.adapter is commands and "SLURM_ADAPTER=cli" in choice.reason
 
@@ -89,8 +82,8 @@ def test_the_commands_when_they_are_asked_for(site: Site) -> None:
         (None, "not installed"),
         ("raise ImportError('libslurmfull.so: no such file')", "does not import: ImportError: libslurmfull.so"),
         ("import os; os.write(2, b'fatal: no slurm.conf'); os._exit(1)", "does not start: .*fatal: no slurm.conf"),
-        (fitting().replace("25.11.2", "24.11.0"), "is for Slurm 24.11, and slurmctld is 25.11.7"),
-        (fitting().replace("cluster_name", "klaster_name"), "cannot be read: .*cluster_name"),
+        (FITTING.replace("25.11.2", "24.11.0"), "is for Slurm 24.11, and slurmctld is 25.11.7"),
+        (FITTING.replace("Partitions =", "Parts ="), "cannot be read: .*Partitions"),
     ],
     ids=["absent", "broken", "fatal", "another release", "another interface"],
 )
@@ -106,7 +99,7 @@ def test_why_it_is_not_pyslurm(site: Site, pyslurm: str | None, why: str) -> Non
 
 
 def test_a_slurm_that_does_not_answer_is_asked_again_later(site: Site) -> None:
-    commands = site(fitting(), config="Unable to contact slurm controller (connect failure)\n", rc=1)
+    commands = site(FITTING, config="Unable to contact slurm controller (connect failure)\n", rc=1)
     choice = choose("auto", commands)
     assert choice.adapter is commands and not choice.final and "Unable to contact" in choice.reason
     with pytest.raises(SlurmUnavailable):
@@ -114,11 +107,10 @@ def test_a_slurm_that_does_not_answer_is_asked_again_later(site: Site) -> None:
 
 
 def test_a_slurmctld_that_changes_its_release_makes_the_choice_outdated(site: Site) -> None:
-    commands = site(fitting())
+    commands = site(FITTING)
     choice = choose("auto", commands)
     assert isinstance(choice.adapter, PySlurm) and not choice.outdated
-    site(fitting(running="26.05.0"))
-    chosen_pyslurm(choice)  # its process ends: the next question starts one with the new answers
+    site(FITTING, config=CONFIG.replace("25.11.7", "26.05.0"))
     with pytest.raises(SlurmError, match=r"slurmctld is 26\.05\.0 now"):
         choice.adapter.read_cluster()
     assert choice.outdated
@@ -127,7 +119,7 @@ def test_a_slurmctld_that_changes_its_release_makes_the_choice_outdated(site: Si
 
 def test_writes_under_credentials_of_their_own_are_the_commands(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The prefix (sudo) allows Slurm's commands, not a Python."""
-    commands = site(fitting())
+    commands = site(FITTING)
     apart = replace(commands, node_writer=replace(commands.reader, run_as=("sudo", "-n", "-u", "slurm")))
     adapter = chosen_pyslurm(choose("auto", apart))
     assert adapter.node_writer is None and adapter.job_writer is adapter.reader

@@ -23,6 +23,11 @@ pytestmark = pytest.mark.pure
 
 
 class Commands(FakeSlurm):
+    def read_config(self) -> Mapping[str, str]:
+        view = self.read_cluster()
+        ours = {"SLURM_VERSION": str(view.version), "ClusterName": view.cluster, "NEXT_JOB_ID": str(view.next_job_id)}
+        return {**view.config, **ours}
+
     def read_reservations(self) -> Mapping[str, ReservationView]:
         return self.read_cluster().reservations
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from controller.errors import SlurmUnreadable
-from controller.slurm import pyslurm_views, pyslurm_worker
+from controller.slurm import pyslurm_views, pyslurm_worker, unsupported
 from controller.slurm.durations import UNKNOWN, UNLIMITED
 from controller.slurm.views import HoldKind, JobView, NodeView, PartitionView
 from tests.slurm import test_recordings
@@ -133,6 +133,14 @@ def test_a_state_we_do_not_know_is_kept() -> None:
     assert odd.state.base == "UNKNOWN" and odd.state.raw == "HIBERNATING" and not odd.state.terminal
 
 
+def test_what_relume_does_not_act_upon_is_seen() -> None:
+    """`unsupported` looks for these by the names that scontrol gives them."""
+    odd = job(burst_buffer="#BB x", container="/images/train", federation_origin="west", submit_line="sbatch x")
+    named = {"BurstBuffer": "#BB x", "Container": "/images/train", "FedOrigin": "west", "SubmitLine": "sbatch x"}
+    assert odd.extra == named and len(unsupported.of_job(odd, {})) == 3
+    assert job().extra == {} and unsupported.of_job(job(), {}) == ()
+
+
 def test_a_partition() -> None:
     item = {"name": "night", "state": "DOWN", "nodes": "gpu[1-2]", "is_hidden": True, "priority_tier": 3}
     item |= {"max_nodes": "UNLIMITED", "max_time": 90, "preempt_mode": "REQUEUE"}
@@ -148,8 +156,6 @@ def test_what_is_no_view_is_an_error() -> None:
     for build in (lambda item: pyslurm_views.jobs([item], TRAIN), lambda item: pyslurm_views.nodes([item])):
         with pytest.raises(SlurmUnreadable, match="pyslurm"):
             build({"name": "gpu1"})
-    with pytest.raises(SlurmUnreadable):
-        pyslurm_views.config({"version": "25.11.7"})
 
 
 def test_the_recordings_are_a_folder_of_pyslurms_own_version() -> None:
