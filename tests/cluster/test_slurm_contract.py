@@ -85,7 +85,7 @@ def bench(lab: Lab) -> LabBench:
 
 
 class TestCommandLine(SlurmContract):
-    pass
+    live = "cli"  # tests.slurm.live_record writes its outcomes down
 
 
 def test_a_name_that_imitates_records_is_only_a_name(bench: LabBench) -> None:
