@@ -12,6 +12,14 @@ from controller.decision import silence
 
 SILENT_OUTCOMES = frozenset({"timeout", "unreachable"})
 LIVING_OUTCOMES = frozenset({"open", "refused"})
+# Whose wish a hold is, by the kinds of `slurm.views.HoldKind`. Slurm keeps two kinds (tried with every rank): the
+# owner's, which an operator may also set (`uhold`), and one of operators, administrators, SlurmUser and root alike,
+# which the owner cannot lift.
+HOLDERS = {
+    "user": "its owner (JobHeldUser)",
+    "admin": "an operator, an administrator or root (JobHeldAdmin)",
+    "reservation-deleted": "Slurm, since its reservation was deleted",
+}
 
 
 @dataclass(frozen=True)
@@ -144,6 +152,11 @@ class SlurmJobFact:
     @property
     def completing(self) -> bool:
         return "COMPLETING" in self.flags
+
+    @property
+    def holder(self) -> str:
+        """Who holds it, in words; "" for a job that nobody holds."""
+        return "" if self.held_by is None else HOLDERS.get(self.held_by, f"Slurm ({self.reason or self.held_by})")
 
     @property
     def failed(self) -> bool:

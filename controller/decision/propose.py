@@ -130,7 +130,7 @@ def _why_ask(subject: SubjectFacts, verdict: Verdict, policy: Policy) -> str | N
     if not slurm.requeue:
         return advice.no_requeue(slurm, subject.scheduler)
     if slurm.base == "PENDING" and slurm.held_by is not None and slurm.held_by not in SLURMS_HOLDS:
-        return f"the job is held ({slurm.held_by}); a hold that is not ours is not released"
+        return f"the job is held by {slurm.holder}; a hold that is not ours is not released"
     if verdict.cause == TIME_LIMIT and (refusal := budget.no_progress_in_time(subject, policy.budget)):
         return refusal
     return budget.refusal(verdict.budget, subject.spent, policy.budget)

@@ -8,6 +8,7 @@ from typing import Any
 
 from controller.clock import aware
 from controller.decision import silence
+from controller.decision.facts import HOLDERS
 from controller.decision.policy import Budget
 from controller.models import Incident, Recovery
 from controller.queries.job import JobStory
@@ -138,7 +139,7 @@ def _head(story: JobStory, word: Word) -> Head:
     step = "" if job.step is None else f", step {formats.whole(job.step)}"
     restarts = len(story.attempts) - 1
     if job.state == "queued":
-        reason = str(job.view.get("reason") or "")
+        reason = _waits_for(job.view)
         return Head(word, of + (f", {reason}" if reason not in ("", "None") else ""), job.state_at, "in the queue")
     if job.state in ("training", "verifying"):
         since = attempt.launched_at or attempt.created_at if attempt and restarts else job.created_at
@@ -160,6 +161,12 @@ def _head(story: JobStory, word: Word) -> Head:
         said = "before the first step" if job.step is None else f"at step {formats.whole(job.step)}"
         return Head(word, said + (f", checkpoint {formats.whole(good.step)} kept" if good else ""), None, "")
     return Head(word, of, job.state_at, "in this state")
+
+
+def _waits_for(view: dict[str, Any]) -> str:
+    """Slurm's reason; for a hold, whose wish it is."""
+    holder = HOLDERS.get(str(view.get("hold_kind") or ""))
+    return f"held by {holder}" if holder else str(view.get("reason") or "")
 
 
 def _recovering(story: JobStory) -> str:

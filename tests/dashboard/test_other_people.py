@@ -134,3 +134,16 @@ def test_back_but_not_checked(sign_in: Callable[..., Client], story: Story) -> N
     occupy(base_state="IDLE", flags=[])
     words = page(sign_in("root", staff=True))
     assert "Back, not checked" in words and "nobody has said that it is well" in words
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("user", "held by its owner"), ("admin", "an operator, an administrator or root"), ("", "Licenses")],
+)
+def test_whose_hold_keeps_a_job_in_the_queue(
+    sign_in: Callable[..., Client], story: Story, kind: str, said: str
+) -> None:
+    queued = story.others["queued"]
+    queued.view = {"base": "PENDING", "flags": [], "reason": "Licenses", "hold_kind": kind or None}
+    queued.save()
+    assert said in page(sign_in("ada"), f"/jobs/{queued.run_id}")

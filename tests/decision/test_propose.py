@@ -86,7 +86,11 @@ GPU2_DOWN = dict(subject().nodes) | {"gpu2": NodeFact("gpu2", "DOWN", reason="No
         ({"slurm": slurm_job(requeue=False)}, "--no-requeue"),
         ({"slurm": slurm_job(batch=False)}, "batch"),
         ({"slurm": slurm_job(required_nodes=("gpu2",))}, "update JobId=7 ReqNodeList="),
-        ({"slurm": slurm_job(base="PENDING", held_by="user"), "nodes": GPU2_DOWN}, "not ours"),
+        ({"slurm": slurm_job(base="PENDING", held_by="user"), "nodes": GPU2_DOWN}, "held by its owner"),
+        (
+            {"slurm": slurm_job(base="PENDING", held_by="admin"), "nodes": GPU2_DOWN},
+            "an operator, an administrator or root",
+        ),
         ({"spent": Spent(infrastructure=8)}, "budget spent: 8 of 8"),
         ({"spent": Spent(same_step=2)}, "no progress in 2 attempts"),
     ],
