@@ -207,7 +207,7 @@ class Lab:
     # Back to quiet.
 
     def heal(self, *, seconds: float = 60) -> None:
-        """Everything repaired, no job left, no reservation, every setting as it came up, every node idle."""
+        """Everything repaired, no job or reservation left, settings and kernel logs as at `up`, every node idle."""
         self._repair()
         wait_for("slurmctld answers", lambda: bool(self.node_states()), seconds=30)
         if self.state.settings:
@@ -230,7 +230,8 @@ class Lab:
             }
             for node in state.nodes
         }
-        alive = {name: processes.is_alive(process) for name, process in state.daemons.items()}
+        expected = {**state.daemons, **({"filler": state.filler} if state.filler else {})}
+        alive = {name: processes.is_alive(process) for name, process in expected.items()}
         live = {"slurm_answers": bool(states), "controller_up": ports.get("host", True), "daemons": alive}
         return {**state.as_json(), "live": {**live, "nodes": live_nodes}}
 
@@ -246,6 +247,7 @@ class Lab:
             self.restore_controller()
         for node in self.nodes:
             self.restore(node.name)
+            kernel_log.clear(node)
 
     def _thaw(self, name: str) -> None:
         with self._changing() as state:

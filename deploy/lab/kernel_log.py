@@ -49,7 +49,7 @@ WORDS = {
 
 def xid(node: Node, code: str | int, *, gpu: int = 0, pid: int | None = None, name: str = "python3") -> str:
     """Append the driver's line for `code` on GPU number `gpu`, and return its text. `pid`: the process it names."""
-    if not re.fullmatch(r"[1-9]\d{0,4}", str(code)):
+    if not re.fullmatch("[1-9][0-9]{0,4}", str(code)):
         raise LabError(f"{code!r} is no Xid code: a number from 1 to 99999")
     if not 0 <= gpu < len(BUSES):
         raise LabError(f"GPU {gpu}: a node has 0 to {len(BUSES) - 1}")

@@ -170,6 +170,7 @@ def _status(arguments: argparse.Namespace) -> None:
     print(f"{status['dir']}: {status['phase']}, Slurm {status['slurm_version']}, {status['mode']}")
     print(f"  Slurm {'answers' if live['slurm_answers'] else 'does not answer'}; controller's network "
           f"{'up' if live['controller_up'] else 'cut'}")  # fmt: skip
+    print("  " + ", ".join(f"{name} {'runs' if alive else 'is gone'}" for name, alive in live["daemons"].items()))
     for name, node in live["nodes"].items():
         cut = [link for link in ("management", "training") if not node[f"{link}_up"]]
         words = [node["slurm_state"], f"{node['processes']} processes", *(f"{link} cut" for link in cut)]

@@ -16,7 +16,8 @@ from deploy.demo.controller import Controller, write_user_config
 from deploy.lab import making, processes
 from deploy.lab.cluster import Lab
 from deploy.lab.errors import LabError
-from deploy.lab.state import DEFAULT_PARENT, PREFIX, Process
+from deploy.lab.state import DEFAULT_PARENT, PREFIX, Process, fresh_directory
+from tests.cluster.lab_probes import lab_py
 
 MADE_FOR = "made-for-tests.json"
 
@@ -63,6 +64,15 @@ def quiet_afterwards(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     for one in used:
         one.heal()
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A place for one more lab, removed if the test did not get to it."""
+    chosen = fresh_directory()
+    yield chosen
+    if chosen.exists():
+        lab_py("down", "--dir", str(chosen))
 
 
 def remove_orphans() -> None:
