@@ -117,23 +117,20 @@ def test_requeue_and_open_mode_are_added_only_where_the_user_said_nothing(
     assert made.notes == ([f"added {' '.join(added)}"] if added else [])
 
 
-AGENTS = "#!/bin/sh\nsrun relume run --ranks 2 -- python train.py\n"
-
-
 @pytest.mark.parametrize(
     ("argv", "script", "environ", "added"),
     [
-        (["t"], AGENTS, {}, ["--signal=USR2@120"]),
-        (["t"], AGENTS.replace("relume run", "python -m worker_hooks run"), {}, ["--signal=USR2@120"]),
-        (["t"], AGENTS, {"RELUME_SIGNAL": "TERM@300"}, ["--signal=TERM@300"]),
-        (["t"], AGENTS, {"RELUME_SIGNAL": "none"}, []),
-        (["t"], "#!/bin/sh\nsrun python train.py\n", {}, []),
-        (["--signal=USR2@300", "t"], AGENTS, {}, []),
-        (["t"], "#SBATCH --signal=USR2@300\n" + AGENTS, {}, []),
-        (["t"], AGENTS, {"SBATCH_SIGNAL": "USR2@300"}, []),
+        (["t"], "", {}, []),
+        (["t"], "", {"RELUME_SIGNAL": ""}, []),
+        (["t"], "", {"RELUME_SIGNAL": "USR2@300"}, ["--signal=USR2@300"]),
+        (["t"], "#SBATCH -N2", {"RELUME_SIGNAL": "TERM"}, ["--signal=TERM@60"]),
+        (["--signal=USR2@300", "t"], "", {"RELUME_SIGNAL": "TERM"}, []),
+        (["--sig", "USR2@300", "t"], "", {"RELUME_SIGNAL": "TERM"}, []),
+        (["t"], "#SBATCH --signal=USR2@300", {"RELUME_SIGNAL": "TERM"}, []),
+        (["t"], "", {"RELUME_SIGNAL": "TERM", "SBATCH_SIGNAL": "USR2@300"}, []),
     ],
 )
-def test_a_signal_is_asked_for_only_where_agents_take_it_and_the_user_asked_for_none(
+def test_a_signal_is_asked_for_only_on_request_and_never_over_the_users_own(
     argv: list[str], script: str, environ: dict[str, str], added: list[str]
 ) -> None:
     made = plan([*ADDED, *argv], script, **environ)
@@ -147,7 +144,7 @@ def test_a_signal_is_asked_for_only_where_agents_take_it_and_the_user_asked_for_
         (["--signal=USR1@300", "t"], "", {}, "NCCL"),
         (["t"], "#SBATCH --signal=B:USR2@300", {}, "has to trap it"),
         (["t"], "", {"SBATCH_SIGNAL": "KILL@300"}, "cannot be caught"),
-        (["t"], AGENTS, {"RELUME_SIGNAL": "often"}, "RELUME_SIGNAL"),
+        (["t"], "", {"RELUME_SIGNAL": "often"}, "RELUME_SIGNAL"),
     ],
 )
 def test_what_will_not_work_as_hoped_is_said_and_left(

@@ -11,8 +11,6 @@ from worker_hooks.cli.script_header import Header
 PREFIX = "--relume-"
 OWN_WITH_VALUE = ("name", "checkpoint-root", "url")
 OWN_FLAGS = ("require", "dry-run")
-NO_SIGNAL = "none"
-_RUNS_AGENTS = re.compile(rb"\b(relume|worker_hooks)\s+run\b")
 _TRAPS = re.compile(rb"^[^#\n]*\btrap\b", re.MULTILINE)
 
 
@@ -140,15 +138,15 @@ def _add(plan: Plan, added: list[str]) -> None:
 
 
 def _warned(plan: Plan, line: CommandLine, header: Header, environ: Mapping[str, str], script: bytes) -> None:
-    """A warning before the time limit, where agents are there to take it (an unprepared program dies of a signal); what
-    the user asked for stays, and is commented on."""
+    """A warning before the time limit, if RELUME_SIGNAL wants one and the user asked for none: never unasked, because a
+    program without a handler dies of it. What the user asked for stays, and is commented on."""
     option = line.last("signal") or (None if "SBATCH_SIGNAL" in environ else header.sbatch.last("signal"))
     said = option.value if option is not None else environ.get("SBATCH_SIGNAL")
     try:
         if said is not None:
             traps = bool(_TRAPS.search(script))
             plan.notes += signals.warnings(signals.parse(said), script_traps=traps)
-        elif option is None and _RUNS_AGENTS.search(script) and environ.get(signals.ENVIRONMENT) != NO_SIGNAL:
+        elif option is None and environ.get(signals.ENVIRONMENT):
             _add(plan, [f"--signal={signals.wanted(environ).text}"])
     except signals.SignalOptionError as error:
         if said is None:
