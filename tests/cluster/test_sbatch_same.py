@@ -143,6 +143,26 @@ def test_a_sites_words_on_both_streams_keep_their_places(desk: Desk) -> None:
     assert [desk.identity(job_id)["slurm_job_id"] for job_id in submitted] == submitted
 
 
+def test_the_cluster_is_named_where_sbatch_names_it(full_lab: Lab) -> None:
+    """`--clusters` asks accounting where the clusters are."""
+    name = full_lab.state.cluster
+    for desk in open_desk(full_lab):
+        desk.script("true", name="ok.sh")
+        cases: list[Case] = [
+            (["-H", *argv, "ok.sh"], "", environ)
+            for argv, environ in (
+                (["-M", name], {}),
+                ([f"--clusters={name}", "--parsable"], {}),
+                ([], {"SLURM_CLUSTERS": name}),
+                (["-M", "nope"], {}),
+            )
+        ]
+        theirs, ours = run(desk, cases, ("sbatch",)), run(desk, cases, SBATCH)
+        assert [plain(our) for our in ours] == [plain(their) for their in theirs]
+        assert f" on cluster {name}\n" in ours[0].stdout and f";{name}\n" in ours[1].stdout
+        assert {identity["cluster"] for identity in desk.identities} == {name}
+
+
 @pytest.mark.parametrize("name", ["INT", "TERM"])
 def test_a_signal_while_waiting_ends_both_alike_and_the_job_goes_on(desk: Desk, name: str) -> None:
     limit = ("timeout", "--foreground", "--preserve-status", "-s", name, "1.5")

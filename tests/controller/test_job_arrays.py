@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.test import Client
 
 from controller.clock import aware
@@ -140,6 +141,19 @@ def test_a_message_that_is_refused_leaves_no_row() -> None:
     headers = {"Authorization": f"Bearer {b.TOKEN}"}
     answer = Client().post("/api/v1/ingest", json.dumps(message), content_type="application/json", headers=headers)
     assert answer.status_code == 403 and not TrainingJob.objects.exists()
+
+
+def test_a_tasks_page_opens_and_its_array_is_found_by_slurms_number() -> None:
+    registered()
+    say()
+    TrainingJob.objects.update(owner_confirmed=True)
+    user = User.objects.create(username="ada")
+    client = Client()
+    client.force_login(user)
+    assert client.get(f"/jobs/{TASK}").status_code == 200
+    for text in ("1", "1_3", b.RUN_ID):
+        assert TASK in client.get("/", {"q": text}).content.decode()
+    assert TASK not in client.get("/", {"q": "12"}).content.decode()
 
 
 def test_tasks_in_a_form_that_only_a_newer_slurm_knows_are_any() -> None:
