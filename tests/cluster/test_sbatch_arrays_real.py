@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from deploy.lab.cluster import Lab
-from tests.cluster.sbatch_world import Desk, eventually, open_desk
+from tests.cluster.sbatch_world import CALL, Desk, eventually, open_desk
 
 pytestmark = pytest.mark.cluster
 
@@ -43,16 +43,12 @@ def test_what_a_task_submits_is_no_task(desk: Desk) -> None:
     """A job inherits the SLURM_ARRAY_* of the task that submitted it."""
     ranks = desk.ranks({"steps": 1}, ranks=1)
     desk.script(f"exec {ranks}", name="child.sh")
-    script = desk.script(f'python3 -c "{desk_call()}" sbatch -o child child.sh >submitted')
+    script = desk.script(f'python3 -c "{CALL}" sbatch -o child child.sh >submitted')
     array = desk.submit("--parsable", "-a", "7", "-o", "parent", script).stdout.strip()
     (child,) = eventually(lambda: [item for item in desk.identities if item["array"] is None and item["slurm_job_id"]])
     message = eventually(lambda: next((m for m in list(desk.controller.messages)), None))
     assert (message["run_id"], message["job"]["slurm_job_id"]) == (child["run_id"], child["slurm_job_id"])
     assert child["slurm_job_id"] != array and child["run_id"] != desk.identity(array)["run_id"]
-
-
-def desk_call() -> str:
-    return "import sys; from worker_hooks.cli.main import main; sys.exit(main())"
 
 
 def test_a_het_job_is_one_training_job_with_one_world_of_ranks(desk: Desk) -> None:
