@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,8 @@ from typing import Any
 import pytest
 
 from controller.decision import rights
-from controller.decision.rights import CAPABILITIES, NO, SOME, YES
+from controller.decision.rights import CAPABILITIES, NO, SOME, UNKNOWN, YES
+from deploy.demo import site_folder
 from deploy.lab.cluster import Lab
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -211,3 +213,50 @@ def test_the_printed_sudoers_lines_grant_what_they_say_and_no_more(asking: Askin
     answer = with_sudoers(*PROVED_BY, act=on)
     assert {one["may"] for one in answer["found"]["capabilities"].values()} == {YES}
     assert set(answer["done"]) == set().union(*PROVED_BY.values())
+
+
+def test_the_command_as_an_administrator_types_it(asking: Asking) -> None:
+    """Started by root, asked as the workers' user; with Slurm's daemons frozen as well."""
+    lab = asking.lab
+    site = site_folder.make(lab.dir / "rights-site", Path(sys.prefix))
+    home = site.folder / "home"
+    home.mkdir()
+    shutil.chown(home, lab.users["controller"])
+
+    def manage(worker: str, *argv: str) -> subprocess.CompletedProcess[str]:
+        environment = {
+            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+            "SLURM_CONF": lab.conf,
+            "SLURM_ADAPTER": "cli",
+            "RELUME_HOME": str(home),
+            "DATABASE_URL": f"sqlite:////{str(home).lstrip('/')}/relume.sqlite3",
+            "RELUME_WORKER_USER": lab.users[worker],
+            **site.environment,
+        }
+        return subprocess.run(
+            [site.python, site.code / "manage.py", *argv],
+            env=environment, cwd=site.code, capture_output=True, text=True, timeout=100, check=False,
+        )  # fmt: skip
+
+    def check(worker: str) -> tuple[int, dict[str, Any]]:
+        done = manage(worker, "check_slurm", "--json")
+        return done.returncode, json.loads(done.stdout) if done.stdout else {}
+
+    migrated = manage("controller", "migrate", "-v0")
+    assert migrated.returncode == 0, migrated.stderr
+    for path in home.iterdir():
+        shutil.chown(path, lab.users["controller"])
+    code, told = check("controller")
+    assert (code, told["stored"], told["degraded"]) == (0, True, [])
+    assert told["identities"]["nodes"]["user"] == lab.users["controller"]
+    code, told = check("other")
+    assert (code, told["stored"]) == (1, False), "somebody else's database"
+    assert told["capabilities"][rights.UPDATE_NODES]["may"] == NO
+    lab.freeze_slurmdbd()
+    code, told = check("controller")
+    assert code == 1 and told["capabilities"][rights.READ_ACCOUNTING]["may"] == UNKNOWN
+    assert told["capabilities"][rights.UPDATE_NODES]["may"] == YES, "slurmctld does not need its database for that"
+    lab.freeze_slurmdbd(False)
+    lab.freeze_slurmctld()
+    assert check("controller") == (69, {})
+    lab.freeze_slurmctld(False)
