@@ -67,7 +67,7 @@ class SlurmPort(Protocol):
         ...
 
     def resume_node(self, name: str) -> None:
-        """Clears DRAIN and DOWN, and the reason, whoever set them: look first."""
+        """Clears DRAIN and DOWN, whoever set them: look first. The reason goes too on older Slurm; 25.11 keeps it."""
         ...
 
     # writing: reservations (operator, SlurmUser or root)
