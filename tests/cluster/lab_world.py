@@ -7,14 +7,19 @@ from dataclasses import dataclass, field
 
 from controller import clock
 from controller.clock import aware
+from controller.decision import actions
+from controller.decision.actions import ACTION
 from controller.decision.policy import Policy
-from controller.models import AgentReport, Attempt, Cluster, Incident, NodeCheck, TrainingJob
+from controller.decision.propose import Proposal
+from controller.ledger import records
+from controller.models import Action, AgentReport, Attempt, Cluster, Incident, NodeCheck, TrainingJob
 from controller.remediation.executor import run_actions
 from controller.site import Site
 from controller.slurm import reach
 from controller.slurm.cli import CliSlurm
 from controller.slurm.runner import Runner, slurm_env
 from controller.slurm.views import JobView
+from controller.snapshot import poll
 from controller.sweep import sweep
 from controller.wiring import LIMITS
 from deploy.lab.cluster import Lab
@@ -58,10 +63,65 @@ class LabWorld:
         self.site = site_of(self.lab)
         self.slurm = self.site.port
 
-    def submit(self, *options: str, user: str = "owner") -> str:
+    def submit(self, *options: str, user: str = "owner", script: str = SCRIPT) -> str:
         home = self.lab.dir / "home" / user
         argv = ["sbatch", "--parsable", "-o", "/dev/null", *options]
-        return self.lab.run(*argv, stdin=SCRIPT, cwd=home if home.exists() else None, user=user).stdout.strip()
+        return self.lab.run(*argv, stdin=script, cwd=home if home.exists() else None, user=user).stdout.strip()
+
+    # --- one requeue, ordered without a fault: what a decision would have committed
+
+    def running(self, *options: str, script: str = SCRIPT) -> TrainingJob:
+        """A job that has been running for a moment, as an enrolled training job; `job_id` is its Slurm id."""
+        self.job_id = self.submit(*options, script=script)
+        self.until(lambda: self.view().state.running, "the job runs")
+        time.sleep(1.0)
+        return self.enrol(self.job_id)
+
+    def enrol(self, job_id: str) -> TrainingJob:
+        cluster = Cluster.objects.get_or_create(name=self.slurm.read_cluster().cluster)[0]
+        poll.poll(cluster, self.slurm, clock.now())
+        now = clock.utcnow()
+        return TrainingJob.objects.create(
+            run_id=f"tj-{TrainingJob.objects.count():012x}",
+            owner=self.lab.users["owner"],
+            owner_confirmed=True,
+            cluster=cluster,
+            slurm_job_id=job_id,
+            state_at=now,
+            created_at=now,
+        )
+
+    def order(self, job: TrainingJob, *exclude: str) -> Action:
+        """A requeue that keeps the job from `exclude`, ready to be carried out."""
+        job.incidents.update(state="abandoned")
+        incident = Incident.objects.create(
+            cluster=job.cluster,
+            training_job=job,
+            state="acting",
+            cause="node_down",
+            summary="ordered",
+            reason="ordered",
+            confidence=1.0,
+            budget="infrastructure",
+            suspects=list(exclude),
+            restarts_before=self.view().restarts,
+            detected_at=clock.utcnow(),
+        )
+        params = {"exclude": list(exclude), "restarts_before": incident.restarts_before, "run_id": job.run_id}
+        plan = actions.ActionPlan(actions.REQUEUE, job.slurm_job_id, 2, params)
+        proposal = Proposal(job.run_id, "ordered", plans=(plan,))
+        records.plan_actions(incident, proposal, self.site.policy, clock.now(), waits=False)
+        return incident.actions.get()
+
+    def carry_out(self, action: Action, seconds: float = 40) -> Action:
+        """Until it is over, whatever its end."""
+        self.until(lambda: self._turned(action), f"{action.kind} is over", seconds)
+        return action
+
+    def _turned(self, action: Action) -> bool:
+        run_actions(self.site)
+        action.refresh_from_db()
+        return action.state in ACTION.final
 
     def start(self, *options: str) -> TrainingJob:
         """On gpu1 and gpu2 (the first that Slurm gives on an idle lab), training and watched."""

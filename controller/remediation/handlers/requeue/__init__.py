@@ -5,12 +5,12 @@ Each part looks at Slurm before it writes, so that a turn can begin anywhere aft
 - `kill`: until Slurm shows the job queued again. A requeue is not idempotent: it is never sent twice blind;
 - `queue`: our hold, the exclusion (`exclusions`), the reservation of the survivors (`survivors`), the pause that a
   launch needs after a kill, StartTime and release;
-- `confirm`: running, or waiting for resources; `launch`: a launch that Slurm spoiled is tried once more.
+- `confirm`: running, or waiting for resources; `launch`: a start that came too soon is tried once more.
 
 `progress` keys: `baseline` (restarts before), `sent_at`, `sends`, `answered_at` (requeue calls), `queued`, `queued_as`,
 `hold` ({kind, reason} of our own job hold), `exclusions` ({job: {found, users, written}}), `too_few` (names that could
-not be kept from the job), `rolled_back`, `relaunched`, `started_on`, `launch_after`, `launch_hosts`, `unattached`; and
-the stamps `killed_at`, `settled_at`, `requeued_at`, `released_at`, `running_at`.
+not be kept from the job), `rolled_back`, `relaunched`, `unattached`, `not_reserved`; and the stamps `killed_at`,
+`settled_at`, `requeued_at`, `released_at`, `running_at`.
 """
 
 from controller.remediation.handlers.requeue import confirm, gone, kill, queue

@@ -15,8 +15,10 @@ SETTLED_S = 5.0
 def until_running(turn: Turn, target: Target) -> Result:
     if target.running:
         return _running(turn, target)
+    if target.terminal and target.base not in ("COMPLETED", "CANCELLED"):
+        return launch.ended(turn, target)
     if target.terminal:
-        return _ended(turn, target)
+        return Done(f"job {target.job_id} was requeued and is {target.base} by now")
     if not target.pending or target.completing:
         return Wait(LOOK_S, f"job {target.job_id} is {target.lead.state.raw}")
     if target.holds:
@@ -32,22 +34,16 @@ def _running(turn: Turn, target: Target) -> Result:
     if since is None:
         since = turn.now()
         text = f"job {target.job_id} runs on {', '.join(target.nodes)}"
-        turn.note(text, running_at=since, started_on=list(target.nodes))
+        turn.note(text, running_at=since)
     if turn.now() - since < RUNNING_S:
         return Wait(LOOK_S, f"job {target.job_id} runs")
     where = ", ".join(target.nodes)
     return Done(f"job {target.job_id} runs again on {where} (restart {target.restarts}){exclusions.words(turn)}")
 
 
-def _ended(turn: Turn, target: Target) -> Result:
-    if target.base in ("COMPLETED", "CANCELLED"):
-        return Done(f"job {target.job_id} was requeued and is {target.base} by now")
-    return launch.ended(turn, target)
-
-
 def _held(turn: Turn, target: Target) -> Result:
     if launch.BY_SLURM.intersection(target.holds):
-        return launch.held(turn, target)
+        return launch.held(target)
     if turn.progress.get("rolled_back") and target.holds == (HoldKind.ADMIN,) and not turn.progress.get("revived"):
         # Over-excluded, a job loses its priority; taken back, it can look held by an administrator. Nobody wished it.
         turn.stage("release", f"job {target.job_id} lost its priority to our exclusion", revived=True)

@@ -101,7 +101,7 @@ def _ours(turn: Turn, part: JobView, users: Iterable[str]) -> list[str]:
     if turn.progress.get("rolled_back"):
         return []
     earlier = Exclusion.objects.filter(training_job=turn.incident.training_job, expires_at__gt=aware(turn.now()))
-    names = [*turn.action.params["exclude"], *turn.progress.get("launch_hosts", ())]
+    names = list(turn.action.params["exclude"])
     names += earlier.order_by("-pk").values_list("node__name", flat=True)
     left_out = {*users, *turn.progress.get("unknown_names", ()), *turn.progress.get("too_few", ())}
     wanted = [node for node in dict.fromkeys(names) if node not in left_out]

@@ -29,8 +29,7 @@ def required(turn: Turn, target: Target) -> str:
 def no_requeue(turn: Turn, target: Target) -> str:
     """Requeue=0 has two authors: the user, and a site whose default it is."""
     by_site = turn.port.read_cluster().config.get("JobRequeue") == "0"
-    text: str = advice.no_requeue(_fact(target.lead), SchedulerFact(job_requeue=not by_site))
-    return text
+    return advice.no_requeue(_fact(target.lead), SchedulerFact(job_requeue=not by_site))
 
 
 def _fact(part: JobView) -> SlurmJobFact:

@@ -34,10 +34,9 @@ def until_released(turn: Turn, target: Target) -> Result:
     if not held_by_us:
         return Refuse(f"{held_by(target)}; a hold that is not ours is not released")
     survivors.attach(turn, target)
-    start_at = max(turn.progress["killed_at"] + LAUNCH_PAUSE_S, turn.progress.get("launch_after") or 0.0)
-    pause = start_at - turn.now()
+    pause = turn.progress["killed_at"] + LAUNCH_PAUSE_S - turn.now()
     if pause > 0:
-        return Wait(pause, f"job {target.job_id} starts in {pause:.0f} s: a launch right after a kill fails")
+        return Wait(pause, "a launch right after a kill fails")
     return _release(turn, target.job_id)
 
 
