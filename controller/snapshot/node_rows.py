@@ -29,14 +29,20 @@ COLUMNS = (
     "tenants",
 )
 SINCE = ("excused_at", "rebooted_at", "seen_at")  # written with the columns
-FEW = 1000  # changed nodes: their rows are asked for by name
+AT_ONCE = 500  # rows in memory: the first view of a large cluster changes all of them
 
 
 def store(cluster: Cluster, view: ClusterView, holders: Mapping[str, Holders], last: LastView | None) -> None:
     """`cluster.view_at` still is the view's before: rows older than that were not shown by it. `last`: what the rows
     are known to hold; nothing is read for nodes that are as they were."""
     names = list(changed(view, holders, last))
-    rows = _rows(cluster, names)
+    for start in range(0, len(names), AT_ONCE):
+        _store(cluster, view, holders, names[start : start + AT_ONCE])
+    _seen(cluster, view, last)
+
+
+def _store(cluster: Cluster, view: ClusterView, holders: Mapping[str, Holders], names: list[str]) -> None:
+    rows = {row.name: row for row in Node.objects.filter(cluster=cluster, name__in=names)}
     to_write, events = [], []
     for name in names:
         node = view.nodes[name]
@@ -51,25 +57,14 @@ def store(cluster: Cluster, view: ClusterView, holders: Mapping[str, Holders], l
             to_write.append(_copy(row))
     # An INSERT that becomes an UPDATE where the name is there: a tenth of what Django's bulk_update costs.
     Node.objects.bulk_create(
-        to_write,
-        batch_size=500,
-        update_conflicts=True,
-        unique_fields=["cluster", "name"],
-        update_fields=[*COLUMNS, *SINCE],
+        to_write, update_conflicts=True, unique_fields=["cluster", "name"], update_fields=[*COLUMNS, *SINCE]
     )
-    NodeEvent.objects.bulk_create(events, batch_size=500)
-    _seen(cluster, view, last)
+    NodeEvent.objects.bulk_create(events)
 
 
 def _copy(row: Node) -> Node:
     """Without its number, which would be a second conflict."""
     return Node(cluster_id=row.cluster_id, name=row.name, **{name: getattr(row, name) for name in (*COLUMNS, *SINCE)})
-
-
-def _rows(cluster: Cluster, names: list[str]) -> dict[str, Node]:
-    rows = Node.objects.filter(cluster=cluster)
-    few = rows.filter(name__in=names) if len(names) <= FEW else rows
-    return {row.name: row for row in few}
 
 
 def _seen(cluster: Cluster, view: ClusterView, last: LastView | None) -> None:
