@@ -60,3 +60,10 @@ def job_id(raw_id: int, array_job_id: int | None, task: int | None, tasks: str) 
     if task is not None:
         return f"{array_job_id}_{task}"
     return f"{array_job_id}_[{tasks}]" if tasks else str(raw_id)
+
+
+def exit_status(status: int) -> tuple[int, int]:
+    """(code, signal) of a wait status; (0, 0) for Slurm's "none yet"."""
+    if status > 0xFFFF:
+        return 0, 0
+    return (0, status & 0x7F) if status & 0x7F else (status >> 8, 0)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.errors import SlurmUnreadable
-from controller.slurm.building import present
+from controller.slurm.building import exit_status, present
 from controller.slurm.records import reading
 from controller.slurm.text_views import job_view
 from controller.slurm.views import JobView
@@ -135,10 +135,5 @@ def _only(job: int | None) -> tuple[str, ...]:
 
 
 def _exit_code(text: str) -> str:
-    """As "code:signal". Older versions print the wait status as one number, a huge one for "none yet"."""
-    if not text.isdecimal():
-        return text
-    status = int(text)
-    if status > 0xFFFF:
-        return "0:0"
-    return f"0:{status & 0x7F}" if status & 0x7F else f"{status >> 8}:0"
+    """As "code:signal". Older versions print the wait status as one number."""
+    return ":".join(map(str, exit_status(int(text)))) if text.isdecimal() else text

@@ -1,19 +1,21 @@
 """`sinfo|squeue|scontrol --json` read from any version: dearer than text, and sure about free text.
 
 Shapes differ by version: a state is a word with `state_flags` beside it, or a list; a number is a number, null,
-"Infinity" or `{set, infinite, number}` (valid only when `set`); a node list is a text or an object.
+"Infinity", a bare Infinity or NaN, or `{set, infinite, number}` (valid only when `set`); a node list is a text or an
+object.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from controller.errors import SlurmUnreadable
 from controller.slurm import reasons, states
-from controller.slurm.building import job_id, names, present, tres_per_node, words
+from controller.slurm.building import exit_status, job_id, names, present, tres_per_node, words
 from controller.slurm.durations import UNKNOWN, UNLIMITED, Duration
 from controller.slurm.views import JobView, NodeView
 
@@ -52,12 +54,32 @@ def _built(item: Item, build: Callable[[Item], View]) -> View:
 
 
 def _number(value: Any) -> int | None:
-    """None for everything that is no number: not set, infinite, null."""
+    """None for everything that is no number: not set, infinite, null, NaN."""
     if isinstance(value, dict):
-        return int(value["number"]) if value.get("set") and not value.get("infinite") else None
+        return _number(value.get("number")) if value.get("set") and not value.get("infinite") else None
     if isinstance(value, str):
         return int(value) if value.isdecimal() else None
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     return int(value) if isinstance(value, int | float) else None
+
+
+def _count(value: Any) -> int:
+    """ValueError when there is none: these facts are always there."""
+    number = _number(value)
+    if number is None:
+        raise ValueError(f"no number: {value!r}")
+    return number
+
+
+def _text(value: Any) -> str:
+    """Of a text, of a list of texts, of a number in any form; "" for nothing."""
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    if isinstance(value, dict):
+        number = _number(value)
+        return "" if number is None else str(number)
+    return "" if value is None else str(value)
 
 
 def _positive(value: Any) -> int | None:
@@ -75,7 +97,7 @@ def _limit(item: Item) -> Duration:
     minutes = _number(value)
     if minutes is not None:
         return timedelta(minutes=minutes)
-    infinite = value is None or value == "Infinity" or (isinstance(value, dict) and value.get("infinite"))
+    infinite = value in (None, "Infinity", math.inf) or (isinstance(value, dict) and value.get("infinite"))
     return UNLIMITED if infinite and "time_limit" in item else UNKNOWN
 
 
@@ -93,11 +115,11 @@ def _words(value: Any) -> tuple[str, ...]:
 
 def _exit(value: Any) -> tuple[int, int]:
     """(code, signal); 22.05 gives the raw wait status."""
-    if isinstance(value, dict):
+    if isinstance(value, dict) and "set" not in value:
         sent = value.get("signal") or {}
-        return _number(value.get("return_code")) or 0, _number(sent.get("id", sent.get("signal_id"))) or 0
-    status = _number(value) or 0
-    return status >> 8, status & 0x7F
+        sent = sent.get("id", sent.get("signal_id")) if isinstance(sent, dict) else sent
+        return _number(value.get("return_code")) or 0, _number(sent) or 0
+    return exit_status(_number(value) or 0)
 
 
 # What makes a job one that Relume only watches (`unsupported`), under the names of the text form.
@@ -109,65 +131,62 @@ _EXTRA_OF_JOBS = {
 }
 
 
-def _job_state(item: Item) -> states.JobState:
-    return states.parse_job(item["job_state"])
-
-
 def _job_view(item: Item) -> JobView:
     get = item.get
-    raw, array, task = int(item["job_id"]), _positive(get("array_job_id")), _number(get("array_task_id"))
-    tasks = present(get("array_task_string"))
+    raw, array, task = _count(item["job_id"]), _positive(get("array_job_id")), _number(get("array_task_id"))
+    tasks = present(_text(get("array_task_string")))
     task = task if array is not None else None
     het = _positive(get("het_job_id"))
     code, sent = _exit(get("exit_code"))
-    reason = present(reasons.normalise(get("state_description") or get("state_reason") or ""))
+    state, limit = states.parse_job(item["job_state"]), _limit(item)
+    reason = present(reasons.normalise(_text(get("state_description")) or _text(get("state_reason"))))
     return JobView(
         job_id=job_id(raw, array, task, tasks),
         raw_id=raw,
-        state=_job_state(item),
-        name=item["name"],
-        user=present(get("user_name")),
+        state=state,
+        name=_text(item["name"]),
+        user=present(_text(get("user_name"))),
         uid=_number(get("user_id")),
-        account=present(get("account")),
-        qos=present(get("qos")),
+        account=present(_text(get("account"))),
+        qos=present(_text(get("qos"))),
         array_job_id=array,
         array_task_id=task,
         array_tasks=tasks,
         het_job_id=het,
         het_job_offset=_number(get("het_job_offset")) if het else None,
-        partition=words(item["partition"]),
+        partition=_words(item["partition"]),
         reason=reason,
-        dependency=present(get("dependency")),
+        dependency=present(_text(get("dependency"))),
         nodes=_names(item["nodes"]),
-        batch_host=present(get("batch_host")),
+        batch_host=present(_text(get("batch_host"))),
         excluded_nodes=_names(item["excluded_nodes"]),
         required_nodes=_names(item["required_nodes"]),
-        features=present(get("features")),
-        reservation=present(get("resv_name")),
-        batch=bool(item["batch_flag"]),
-        requeue=bool(item["requeue"]),
-        restarts=int(item["restart_cnt"]),
+        features=present(_text(get("features"))),
+        reservation=present(_text(get("resv_name"))),
+        batch=bool(_number(item["batch_flag"])),
+        requeue=bool(_number(item["requeue"])),
+        restarts=_count(item["restart_cnt"]),
         priority=_number(get("priority")),
         hold_kind=reasons.hold_kind(reason),
         submit_time=_moment(item["submit_time"]),
         eligible_time=_moment(get("eligible_time")),
         start_time=_moment(get("start_time")),
-        end_time=_moment(get("end_time")),
+        end_time=None if limit is UNLIMITED and state.live else _moment(get("end_time")),  # else a year from its start
         run_time=None,
-        time_limit=_limit(item),
+        time_limit=limit,
         exit_code=code,
         exit_signal=sent,
-        comment=present(get("comment")),
-        command=present(get("command")),
-        workdir=present(get("current_working_directory")),
-        stdout=present(get("standard_output")),
-        stderr=present(get("standard_error")),
+        comment=present(_text(get("comment"))),
+        command=present(_text(get("command"))),
+        workdir=present(_text(get("current_working_directory"))),
+        stdout=present(_text(get("standard_output"))),
+        stderr=present(_text(get("standard_error"))),
         num_nodes=_number(get("node_count")) or 0,
         num_tasks=_number(get("tasks")) or 0,
         num_cpus=_number(get("cpus")) or 0,
-        tres=present(get("tres_alloc_str")) or present(get("tres_req_str")),
-        tres_per_node=tres_per_node(get("tres_per_node")),
-        extra={name: text for key, name in _EXTRA_OF_JOBS.items() if (text := present(get(key)))},
+        tres=present(_text(get("tres_alloc_str"))) or present(_text(get("tres_req_str"))),
+        tres_per_node=tres_per_node(_text(get("tres_per_node"))),
+        extra={name: text for key, name in _EXTRA_OF_JOBS.items() if (text := present(_text(get(key))))},
     )
 
 
@@ -182,10 +201,10 @@ def _node_view(item: Item) -> NodeView:
         name=item["name"],
         state=_node_state(item),
         reason=get("reason") or "",
-        reason_user=present(get("reason_set_by_user")) if get("reason") else "",
+        reason_user=present(_text(get("reason_set_by_user"))) if get("reason") else "",
         reason_at=_moment(get("reason_changed_at")),
-        address=present(get("address")),
-        hostname=present(get("hostname")),
+        address=present(_text(get("address"))),
+        hostname=present(_text(get("hostname"))),
         port=_number(get("port")) or 0,
         boot_time=_moment(get("boot_time")),
         slurmd_start_time=_moment(get("slurmd_start_time")),
@@ -193,15 +212,15 @@ def _node_view(item: Item) -> NodeView:
         partitions=_words(get("partitions")),
         features=_words(get("features")),
         active_features=_words(get("active_features")),
-        gres=present(get("gres")),
+        gres=present(_text(get("gres"))),
         cpus=_number(get("cpus")) or 0,
         cpus_alloc=_number(get("alloc_cpus")) or 0,
         memory_mb=_number(get("real_memory")) or 0,
         memory_alloc_mb=_number(get("alloc_memory")) or 0,
-        tres=present(get("tres")),
-        tres_alloc=present(get("tres_used")),
-        version=present(get("version") or get("slurmd_version")),
-        os=present(get("operating_system")),
+        tres=present(_text(get("tres"))),
+        tres_alloc=present(_text(get("tres_used"))),
+        version=present(_text(get("version")) or _text(get("slurmd_version"))),
+        os=present(_text(get("operating_system"))),
         comment=get("comment") or "",
         extra={"Extra": str(item["extra"])} if get("extra") else {},
     )

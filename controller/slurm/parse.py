@@ -46,6 +46,14 @@ _FOLLOWERS = {
     **dict.fromkeys(("Comment", "AdminComment", "SystemComment", "Extra"), _AFTER_COMMENT),
 }
 
+_AFTER_OWNERS_WORD = {
+    "Account": {"QOS"},
+    "QOS": {"WCKey", "JobState"},
+    "WCKey": {"JobState"},
+    "Licenses": {"LicensesAlloc", "Network"},
+    "Network": {""},
+}
+
 _NODE_OS = re.compile(r" OS=(.*?) +(?=RealMemory=)", re.DOTALL)
 _NODE_FREE = re.compile(r"\s(?:Reason|Comment|Extra)=")
 _NODE_TAIL = re.compile(r"\s(Reason|Comment|Extra|InstanceId|InstanceType|ReservationName)=")
@@ -111,8 +119,22 @@ def _job_fields(record: str) -> dict[str, str] | None:
     said = head.groupdict()
     if said["het"]:
         said["name"] = _HET_SET.sub("", said["name"])
-    middle = plain_fields(record[owner.end() : tail_start])
+    middle = _job_middle(record[owner.end() : tail_start])
+    if middle is None:
+        return None
     return {**middle, **fields, **owner.groupdict(), **{key: text for key, text in said.items() if text is not None}}
+
+
+def _job_middle(text: str) -> dict[str, str] | None:
+    """What lies between the anchors; None when an attribute comes twice, or when something else than in Slurm's own
+    order follows one of the few that their owner writes: `--network="x JobState=FAILED"` is taken by Slurm as it is."""
+    keys = [word.partition("=")[0] for word in text.split() if "=" in word]
+    if len(set(keys)) < len(keys):
+        return None
+    for key, following in zip(keys, [*keys[1:], ""], strict=True):
+        if following not in _AFTER_OWNERS_WORD.get(key, {following}):
+            return None
+    return plain_fields(text)
 
 
 def _job_tail(record: str, start: int) -> tuple[int, dict[str, str]] | None:

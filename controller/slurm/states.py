@@ -30,34 +30,32 @@ _NODE_SYMBOLS = {
 _NODE_WORDS: dict[str, tuple[str, frozenset[str]]] = {
     "DRAINED": ("IDLE", frozenset({"DRAIN"})),
     "DRAINING": ("ALLOCATED", frozenset({"DRAIN"})),
-    "COMPLETING": ("UNKNOWN", frozenset({"COMPLETING"})),
-    "MAINTENANCE": ("UNKNOWN", frozenset({"MAINTENANCE"})),
-    "RESERVED": ("IDLE", frozenset({"RESERVED"})),
-    "PLANNED": ("IDLE", frozenset({"PLANNED"})),
-    "BLOCKED": ("IDLE", frozenset({"BLOCKED"})),
-    "REBOOT": ("UNKNOWN", frozenset({"REBOOT_ISSUED"})),
-    "REBOOT_ISSUED": ("UNKNOWN", frozenset({"REBOOT_ISSUED"})),
-    "REBOOT_REQUESTED": ("UNKNOWN", frozenset({"REBOOT_REQUESTED"})),
-    "INVALID_REG": ("UNKNOWN", frozenset({"INVALID_REG"})),
-    "FAIL": ("UNKNOWN", frozenset({"FAIL"})),
     "FAILING": ("ALLOCATED", frozenset({"FAIL"})),
-    "POWERED_DOWN": ("UNKNOWN", frozenset({"POWERED_DOWN"})),
-    "POWERING_DOWN": ("UNKNOWN", frozenset({"POWERING_DOWN"})),
-    "POWERING_UP": ("UNKNOWN", frozenset({"POWERING_UP"})),
-    "POWER_DOWN": ("UNKNOWN", frozenset({"POWER_DOWN"})),
+    "REBOOT": ("UNKNOWN", frozenset({"REBOOT_ISSUED"})),
+    **{flag: ("IDLE", frozenset({flag})) for flag in ("RESERVED", "PLANNED", "BLOCKED")},
+    **{
+        flag: ("UNKNOWN", frozenset({flag}))
+        for flag in (
+            *("COMPLETING", "MAINTENANCE", "REBOOT_ISSUED", "REBOOT_REQUESTED", "REBOOT_CANCELED", "INVALID_REG"),
+            *("FAIL", "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWER_UP"),
+            *("CLOUD", "EXTERNAL", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "RESUME", "UNDRAIN"),
+        )
+    },
 }
 # sinfo's short codes (%t); "drain" is what it prints for a node that is drained, "drng" while jobs still run there.
 _NODE_CODES = {
     "ALLOC": "ALLOCATED", "MIX": "MIXED", "UNK": "UNKNOWN", "FUTR": "FUTURE", "DRAIN": "DRAINED", "DRNG": "DRAINING",
     "COMP": "COMPLETING", "MAINT": "MAINTENANCE", "RESV": "RESERVED", "PLND": "PLANNED", "BOOT": "REBOOT",
-    "FAILG": "FAILING", "INVAL": "INVALID_REG",
+    "FAILG": "FAILING", "INVAL": "INVALID_REG", "BLOCK": "BLOCKED", "EXT": "EXTERNAL", "CANC_R": "REBOOT_CANCELED",
+    "CANCEL_REBOOT": "REBOOT_CANCELED", "POW_DN": "POWER_DOWN", "POW_UP": "POWER_UP", "POWRING_DN": "POWERING_DOWN",
+    "POWERED_DN": "POWERED_DOWN", "RESM": "RESUME",
 }  # fmt: skip
 _FLAG_SPELLINGS = {
     "INVAL": "INVALID_REG", "MAINT": "MAINTENANCE", "RES": "RESERVED", "RESV": "RESERVED", "PLND": "PLANNED",
     "COMP": "COMPLETING", "DRAINED": "DRAIN", "DRAINING": "DRAIN", "REBOOT": "REBOOT_ISSUED",
 }  # fmt: skip
 _POWER = frozenset({"POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWERING_ON", "POWER_UP"})
-_REBOOT = frozenset({"REBOOT_REQUESTED", "REBOOT_ISSUED", "REBOOT_CANCEL"})
+_REBOOT = frozenset({"REBOOT_REQUESTED", "REBOOT_ISSUED", "REBOOT_CANCEL", "REBOOT_CANCELED"})
 _UNUSABLE = _POWER | _REBOOT | {
     "DRAIN", "POWER_DRAIN", "NOT_RESPONDING", "MAINTENANCE", "RESERVED", "FAIL", "INVALID_REG", "BLOCKED"
 }  # fmt: skip
@@ -153,6 +151,8 @@ def parse_node(text: str | Iterable[str]) -> NodeState:
     first = next((word for word in words if _NODE_CODES.get(word[0], word[0]) in NODE_BASES), words[0])
     words.remove(first)
     base, flags = _node_base(_NODE_CODES.get(first[0], first[0]))
+    if raw.endswith("+") and base in ("ALLOCATED", "MIXED"):
+        flags |= {"COMPLETING"}  # sinfo's mark for a node that some of its jobs are leaving
     flags |= first[1].union(*(symbols | {_FLAG_SPELLINGS.get(flag, flag)} for flag, symbols in words))
     return NodeState(base=base, flags=flags, raw=raw)
 
@@ -289,8 +289,10 @@ def _job_words(word: str) -> list[str]:
 
 def _job_state(words: list[str], raw: str, by: int | None) -> JobState:
     bases = [word for word in words if word in JOB_BASES]
-    flags = frozenset(word for word in words if word in _JOB_FLAGS)
-    implied = {_JOB_FLAGS[flag] for flag in flags} - {"UNKNOWN"}
+    known = {word for word in words if word in _JOB_FLAGS}
+    # A word never heard of is a flag beside what is known; alone it may be anything, a base too.
+    flags = frozenset(word for word in words if word not in JOB_BASES) if bases or known else frozenset()
+    implied = {_JOB_FLAGS[flag] for flag in known} - {"UNKNOWN"}
     # A flag that hides the base implies one only when no other flag disagrees.
     base = bases[0] if bases else implied.pop() if len(implied) == 1 and "COMPLETING" not in flags else "UNKNOWN"
     return JobState(base=base, flags=flags, raw=raw, cancelled_by=by)

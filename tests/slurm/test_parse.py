@@ -53,6 +53,23 @@ def test_what_imitates_an_anchor_is_doubtful(record: str) -> None:
     assert parse_jobs(record).sure is None
 
 
+@pytest.mark.parametrize(
+    ("real", "forged"),
+    [
+        ("Network=(null)", "Network=x JobState=FAILED Requeue=0"),  # twice: the later one would win
+        ("Network=(null)", "Network=x Reservation=evil"),  # said only where there is one
+        ("Account=(null)", "Account=x BatchHost=evil"),
+        ("Account=(null)", "Account=x QOS=y Reservation=evil"),
+        ("QOS=(null)", "QOS=(null) WCKey=x Reservation=evil"),
+    ],
+)
+def test_what_an_owner_writes_between_the_anchors_is_doubtful(real: str, forged: str) -> None:
+    """Slurm takes any text for --network, and for --account and --wckey where nothing is enforced."""
+    assert parse_jobs(job_record().replace(real, forged)).sure is None
+    honest = parse_jobs(job_record().replace(real, f"{real.partition('=')[0]}=plain")).sure
+    assert honest is not None and honest.state.base == "RUNNING" and honest.reservation == ""
+
+
 def test_a_whole_forged_record_is_one_record_too_many() -> None:
     """The name completes its own record and begins another job's: each looks perfect by itself."""
     forged = job_record(7, name="INNER").replace("INNER", job_record(7).partition("JobName=")[2] + "JobId=8 JobName=y")

@@ -116,3 +116,33 @@ def test_a_task_that_waits_in_a_record_of_many(tasks: str, task: int, waits: boo
     assert jobids.waits_in(tasks, task) is waits
     record = JobView("7_[x]", 7, states.parse_job("PENDING"), array_job_id=7, array_tasks=tasks)
     assert jobids.parse(f"7_{task}").names(record) is waits
+
+
+@pytest.mark.parametrize(
+    ("code", "word"),
+    [
+        ("block", "BLOCKED"), ("ext", "EXTERNAL"), ("canc_r", "CANCEL_REBOOT"), ("pow_dn", "POWER_DOWN"),
+        ("pow_up", "POWER_UP"), ("powring_dn", "POWERING_DOWN"), ("powered_dn", "POWERED_DOWN"), ("resm", "RESUME"),
+    ],
+)  # fmt: skip
+def test_the_codes_of_the_newest_sinfo(code: str, word: str) -> None:
+    short, long = states.parse_node(code), states.parse_node(word)
+    assert (short.base, short.flags) == (long.base, long.flags) and short.flags
+
+
+def test_sinfos_mark_for_a_node_that_jobs_are_leaving() -> None:
+    assert states.parse_node("alloc+").flags == {"COMPLETING"} == states.parse_node("ALLOCATED+COMPLETING").flags
+    assert states.parse_node("alloc").flags == frozenset()
+
+
+@pytest.mark.parametrize("text", ["RUNNING+FROBBING", ["RUNNING", "FROBBING"], ["FROBBING", "running"]])
+def test_a_flag_never_heard_of_is_kept_beside_the_base(text: str | list[str]) -> None:
+    state = states.parse_job(text)
+    assert (state.base, state.flags) == ("RUNNING", {"FROBBING"}) and state.running and state.live
+    assert states.parse_node("IDLE+FROBBING").flags == {"FROBBING"} and states.parse_node("IDLE+FROBBING").usable
+
+
+def test_a_state_never_heard_of_is_unknown_and_shown() -> None:
+    state = states.parse_job("FROBBED")
+    assert (state.base, state.flags, state.raw) == ("UNKNOWN", frozenset(), "FROBBED")
+    assert not state.live and not state.terminal and states.parse_node("FROBBED").base == "UNKNOWN"
