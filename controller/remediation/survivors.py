@@ -14,11 +14,15 @@ from controller.ledger.records import plan_aftercare
 from controller.models import Action, Incident, NodeHold
 from controller.remediation.target import Target
 from controller.remediation.turn import Turn
+from controller.slurm.views import ReservationView
 from controller.snapshot.rights import remember_refusal
 
 MINUTES = 5
 PREFIX = "relume-"
-FIRST_LOOK_S = 5.0
+# By then a reservation whose making timed out has appeared, if it ever does.
+FIRST_LOOK_S = 10.0
+# What waits for something else than nodes.
+NOT_NOW = frozenset({"BeginTime", "Dependency", "DependencyNeverSatisfied", "BadConstraints"})
 
 
 def name_of(incident: Incident) -> str:
@@ -45,18 +49,52 @@ def reserve(turn: Turn, target: Target) -> None:
             remember_refusal(turn.incident.cluster_id, rights.RESERVE, str(refused), turn.now())
 
 
-def attach(turn: Turn, target: Target) -> None:
-    """The queued job starts in the reservation (and, by FLEX, on other nodes as well)."""
+def settle(turn: Turn, target: Target) -> None:
+    """Right before the release. Where somebody else waits for these nodes, the job starts in the reservation (and, by
+    FLEX, on other nodes as well). Where nobody does, the reservation ends first: Slurm's main scheduler passes a job
+    with FLEX by, and only the backfill scheduler would start it, half a minute later (tried on 22.05)."""
     name = name_of(turn.incident)
     if turn.progress.get("unattached") or not _planned(turn, name) or _given_back(turn, name):
         return
-    if all(part.reservation for part in target.parts) or turn.port.read_reservation(name) is None:
+    reservation = turn.port.read_reservation(name)
+    if reservation is None or all(part.reservation for part in target.parts):
         return
-    turn.stage("attach", f"job {target.job_id} starts in reservation {name}")
+    if _somebody_waits(turn, target, reservation) or not _ended(turn, name):
+        _attach(turn, target, name)
+
+
+def _attach(turn: Turn, target: Target, name: str) -> None:
+    turn.stage("attach", f"others wait: job {target.job_id} starts in reservation {name}")
     try:
         turn.port.set_reservation(target.job_id, name)
     except SlurmRefused as refused:
         turn.note(f"it starts without the reservation: {refused}", unattached=True)
+
+
+def _ended(turn: Turn, name: str) -> bool:
+    turn.stage("unreserve", f"nobody else waits: reservation {name} ends, so that the release starts the job at once")
+    try:
+        turn.port.delete_reservation(name)
+    except SlurmRefused as refused:
+        turn.note(f"it stays: {refused}")
+        return refused.kind is RefusalKind.INVALID_RESERVATION
+    return True
+
+
+def _somebody_waits(turn: Turn, target: Target, reservation: ReservationView) -> bool:
+    """Another job could be started on these nodes now. Jobs that may be hidden from us count as waiting."""
+    view = turn.port.read_cluster()
+    if "jobs" in view.private_data and rights.may(turn.incident.cluster.rights, rights.READ_JOBS) is not True:
+        return True
+    places = {
+        name for name, partition in view.partitions.items() if set(partition.nodes) & set(reservation.nodes)
+    } or set(target.lead.partition)
+    ours = {part.raw_id for part in target.parts}
+    return any(
+        job.state.pending and not job.held and job.raw_id not in ours and places & set(job.partition)
+        for job in view.jobs.values()
+        if job.reason not in NOT_NOW
+    )
 
 
 def _nodes(turn: Turn, target: Target) -> list[str]:

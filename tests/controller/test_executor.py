@@ -40,6 +40,8 @@ def test_actions_of_an_incident_run_in_order(world: World) -> None:
     assert run_once(world.site)
     assert (world.action("hold_node").state, world.action("requeue_excluding").state) == ("done", "ready")
     run_actions(world.site)
+    assert set(Action.objects.exclude(kind="give_back").values_list("state", flat=True)) == {"done"}
+    world.run(12)
     assert set(Action.objects.values_list("state", flat=True)) == {"done"}
 
 

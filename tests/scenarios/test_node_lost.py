@@ -25,7 +25,7 @@ def test_the_whole_story(world: World) -> None:
     assert incident.detected_at.timestamp() - killed_at < 7
     assert world.effects("drain", "down") == ["drain gpu2", "down gpu2"]
     jobs = [effect.split()[0] for effect in world.effects() if effect.endswith(f" {world.job_id}")]
-    assert jobs == ["hold", "exclude", "set_reservation", "start_now", "release", "free"]
+    assert jobs == ["hold", "exclude", "start_now", "release"]
     assert [effect.split()[0] for effect in world.effects("reserve", "unreserve")] == ["reserve", "unreserve"]
     hold = NodeHold.objects.get()
     assert world.slurm.read_node("gpu2").reason.startswith(f"relume:{hold.token} incident {incident.pk}")

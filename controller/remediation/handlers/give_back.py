@@ -12,17 +12,16 @@ from controller.remediation.target import Target, of
 from controller.remediation.turn import Turn
 from controller.slurm.views import ReservationView
 
-# A reservation whose making timed out may appear late.
-LATE_EFFECT_S = 10.0
+# Longer than the waits that the executor sits out: nobody is in a hurry for it.
 WAITING_LOOK_S = 5.0
-IN_USE_LOOK_S = 2.0
+IN_USE_LOOK_S = 3.0
 
 
 def handle(turn: Turn) -> Result:
     name = turn.action.target
     reservation = turn.port.read_reservation(name)
     if reservation is None:
-        return _not_there(turn)
+        return Done(f"reservation {name} is not there any more")
     requeue = Action.objects.filter(incident=turn.incident, kind=actions.REQUEUE).first()
     job = turn.port.read_job(requeue.target) if requeue is not None else None
     target = of(turn, job) if job is not None else None
@@ -35,15 +34,6 @@ def handle(turn: Turn) -> Result:
         if inside:
             _set_free(turn, target)
     return _delete(turn, reservation)
-
-
-def _not_there(turn: Turn) -> Result:
-    name, asked = turn.action.target, turn.action.created_at.timestamp()
-    if turn.action.stage == "delete":
-        return Done(f"reservation {name} is deleted")
-    if turn.now() - asked < LATE_EFFECT_S:
-        return Wait(IN_USE_LOOK_S, f"reservation {name} is not there; it may appear late")
-    return Done(f"there is no reservation {name}")
 
 
 def _set_free(turn: Turn, target: Target) -> None:

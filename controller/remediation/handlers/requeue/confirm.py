@@ -10,6 +10,8 @@ from controller.slurm.views import HoldKind
 # Running this long is a live batch step; a spoiled launch ends within a fraction of a second.
 RUNNING_S = 1.0
 SETTLED_S = 5.0
+# Without a reason no scheduler has looked at it yet: the backfill scheduler does so every half minute.
+UNSEEN_S = 45.0
 
 
 def until_running(turn: Turn, target: Target) -> Result:
@@ -54,7 +56,9 @@ def _held(turn: Turn, target: Target) -> Result:
 
 def _waiting(turn: Turn, target: Target) -> Result:
     """Requeued and released: what it waits for is Slurm's to give. The first reason is often a stale one."""
-    if turn.now() - turn.progress["released_at"] < SETTLED_S:
-        return Wait(LOOK_S, f"job {target.job_id} is pending ({target.reason})")
-    text = f"job {target.job_id} is queued again (restart {target.restarts}) and waits: {target.reason}"
+    lasted = turn.now() - turn.progress["released_at"]
+    if lasted < SETTLED_S or (not target.reason and lasted < UNSEEN_S):
+        return Wait(LOOK_S, f"job {target.job_id} is pending ({target.reason or 'not looked at yet'})")
+    why = target.reason or "Slurm gives no reason"
+    text = f"job {target.job_id} is queued again (restart {target.restarts}) and waits: {why}"
     return Done(text + exclusions.words(turn))

@@ -56,7 +56,8 @@ def _restarted(turn: Turn) -> str:
     """When slurmctld was started, if that was after the job was: it may have forgotten the newest jobs. Or ""."""
     booted = turn.port.read_cluster().controller_boot_time
     begun = turn.incident.training_job.created_at
-    return f"{booted:%H:%M:%S} UTC" if booted is not None and booted > begun else ""
+    whole_second = timedelta(seconds=1)  # Slurm's own times have no fraction
+    return f"{booted:%H:%M:%S} UTC" if booted is not None and booted + whole_second > begun else ""
 
 
 def _history(turn: Turn, job_id: str) -> list[PastJob] | None:

@@ -33,7 +33,6 @@ def until_released(turn: Turn, target: Target) -> Result:
         return refusal
     if not held_by_us:
         return Refuse(f"{held_by(target)}; a hold that is not ours is not released")
-    survivors.attach(turn, target)
     pause = turn.progress["killed_at"] + LAUNCH_PAUSE_S - turn.now()
     if pause > 0:
         return Wait(pause, "a launch right after a kill fails")
@@ -103,6 +102,7 @@ def _release(turn: Turn, job_id: str) -> Result:
         return Wait(LOOK_S, f"job {job_id} left the queue")
     if target.holds and turn.progress.get("hold") != _described(target):
         return Refuse(f"{held_by(target)} meanwhile")
+    survivors.settle(turn, target)
     turn.stage("release", f"start job {job_id} now")
     try:
         turn.port.set_start_now(job_id)
