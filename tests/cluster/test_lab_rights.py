@@ -50,10 +50,8 @@ def test_half_of_another_slurm_on_the_path_is_refused(elsewhere: Path) -> None:
 
 @pytest.mark.parametrize(("program", "package"), [("mariadbd", "mariadb-server-core"), ("slurmdbd", "slurmdbd")])
 def test_what_the_full_lab_misses_is_named(monkeypatch: pytest.MonkeyPatch, program: str, package: str) -> None:
-    found = shutil.which
-    monkeypatch.setattr(
-        rights.shutil, "which", lambda name, path=None: None if name == program else found(name, path=path)
-    )
+    which = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda name, path: None if name == program else which(name, path=path))
     rights.check(loopback=True)
     with pytest.raises(MissingRight, match=rf"missing programs: {program} \(packages {package}\).*packages\.sh lab"):
         rights.check(loopback=True, full=True)
