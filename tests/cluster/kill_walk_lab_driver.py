@@ -41,7 +41,7 @@ def main(lab: Path, part: str, moment: int) -> None:
     world.job_id = TrainingJob.objects.get().slurm_job_id
     world.silent = {"gpu2"}
     if part != "look":
-        world.until(_over, "recovering", 90, ticking=True)
+        world.until(_over, "recovering, and the survivors given back", 90, ticking=True)
         return
     view, node = world.view(), world.slurm.read_node("gpu2")
     assert node is not None
@@ -50,6 +50,7 @@ def main(lab: Path, part: str, moment: int) -> None:
         "holds": [[hold.token, hold.adopted] for hold in NodeHold.objects.all()],
         "actions": sorted([action.kind, action.state] for action in Action.objects.all()),
         "attempts": Attempt.objects.count(),
+        "reservations": sorted(world.slurm.read_cluster().reservations),
         "job": [view.state.base, view.restarts, str(view.hold_kind), list(view.excluded_nodes), list(view.nodes)],
         "node": [node.state.drain, node.state.down, node.reason],
     }
@@ -57,6 +58,8 @@ def main(lab: Path, part: str, moment: int) -> None:
 
 
 def _over() -> bool:
+    if Action.objects.filter(state__in=("ready", "claimed")).exists():
+        return False
     return Incident.objects.exclude(state__in=("open", "diagnosed", "acting")).exists()
 
 

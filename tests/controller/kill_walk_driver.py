@@ -28,7 +28,10 @@ from controller.models import Action, AgentReport, Attempt, Incident, NodeHold  
 from controller.slurm.fake import FakeSlurm  # noqa: E402
 from tests.scenarios.world import World  # noqa: E402
 
-WRITES = ("drain_node", "down_node", "hold_job", "release_job", "requeue_job", "exclude_nodes", "set_start_now")
+WRITES = (
+    *("drain_node", "down_node", "hold_job", "release_job", "requeue_job", "exclude_nodes", "set_start_now"),
+    *("reserve_nodes", "set_reservation", "delete_reservation"),
+)
 MAX_TICKS = 80
 NEVER = 1 << 30
 
@@ -213,6 +216,7 @@ def look(folder: Path, variant: str) -> dict[str, Any]:
         "actions": [list(action) for action in actions],
         "effects": effects,
         "job": [job.base, job.restarts, job.held, job.excluded, job.nodes],
+        "reservations": sorted(world.slurm.read_cluster().reservations),
         "attempts": Attempt.objects.count(),
         "agents": AgentReport.objects.count(),
     }
