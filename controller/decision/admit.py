@@ -62,7 +62,7 @@ def _admit_one(proposal: Proposal, cluster: ClusterFacts, now: float, policy: Po
         why = "the breaker is open" if cluster.breaker_open else "observe mode"
         return Admission(replace(proposal, plans=(), job_event=None), "observe", (why,))
     ask = _not_ours_to_requeue(proposal, cluster)
-    return _spend(_asking(proposal, ask, cluster) if ask else proposal, cluster, room)
+    return _spend(_unapproved(_asking(proposal, ask) if ask else proposal, cluster), cluster, room)
 
 
 def _not_ours_to_requeue(proposal: Proposal, cluster: ClusterFacts) -> str | None:
@@ -81,17 +81,27 @@ def _not_ours_to_requeue(proposal: Proposal, cluster: ClusterFacts) -> str | Non
     )
 
 
-def _asking(proposal: Proposal, ask: str, cluster: ClusterFacts) -> Proposal:
-    """The same verdict put to people. A bad node is held all the same, unless a person must agree to that first."""
-    dropped = (actions.REQUEUE,) if cluster.mode == "act" else (actions.REQUEUE, actions.HOLD_NODE)
+def _asking(proposal: Proposal, ask: str) -> Proposal:
+    """The same verdict put to people. A bad node is held all the same."""
     return replace(
         proposal,
-        plans=tuple(plan for plan in proposal.plans if plan.kind not in dropped),
+        plans=_without(proposal.plans, actions.REQUEUE),
         reason=f"{proposal.reason}; {ask}",
         job_event="stop" if proposal.job_event is not None else None,
         ask=ask,
         charge="none",
     )
+
+
+def _unapproved(proposal: Proposal, cluster: ClusterFacts) -> Proposal:
+    """What asks people is not put up for approval a second time: in `approve` mode it must hold no node by itself."""
+    if proposal.ask is None or cluster.mode != "approve":
+        return proposal
+    return replace(proposal, plans=_without(proposal.plans, actions.HOLD_NODE))
+
+
+def _without(plans: tuple[actions.ActionPlan, ...], kind: str) -> tuple[actions.ActionPlan, ...]:
+    return tuple(plan for plan in plans if plan.kind != kind)
 
 
 def _spend(proposal: Proposal, cluster: ClusterFacts, room: _Room) -> Admission:

@@ -79,7 +79,7 @@ def test_a_launch_that_the_host_does_not_take(lab: Lab) -> None:
 
 
 def test_slurms_own_limit_is_said_and_left_to_a_person(lab: Lab) -> None:
-    """MaxBatchRequeue really strikes. Tried: after a release the job runs, and Slurm counts from the beginning."""
+    """MaxBatchRequeue really strikes; after a person's release the job runs, and Relume follows it."""
     world = world_of(lab)
     enrolled(world, "-w", "gpu1", "--begin=now+1hour")
     for failed in range(1, LIMIT + 1):

@@ -127,6 +127,16 @@ def test_in_approve_mode_what_people_are_asked_about_holds_nothing_by_itself() -
     assert kinds(admission) == [actions.NOTIFY] and admission.proposal.ask is not None
 
 
+@pytest.mark.parametrize("mode", ["approve", "act"])
+def test_a_hold_planned_beside_a_question_waits_for_nobody_only_in_act_mode(mode: str) -> None:
+    planned = propose(gpu2_lost(), NOW, POLICY)
+    plans = tuple(plan for plan in planned.plans if plan.kind != actions.REQUEUE)
+    asking = replace(planned, plans=plans, ask="what now?", job_event="stop")
+    admission = admit([asking], cluster(mode=mode), NOW, POLICY)[0]
+    assert (actions.HOLD_NODE in kinds(admission)) == (mode == "act")
+    assert actions.NOTIFY in kinds(admission) and admission.proposal.ask == "what now?"
+
+
 def test_our_own_jobs_need_no_right_over_others() -> None:
     own = gpu2_lost(slurm=slurm_job(user="ada"))
     for user, asked in {"ada": False, "relume": True, "": True}.items():
