@@ -6,15 +6,18 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Literal
 
 import pytest
 
 from controller.errors import SlurmUnavailable
+from controller.slurm import columns
 from controller.slurm.cli import CliSlurm, TimeLimits
 from controller.slurm.port import SlurmPort
 from controller.slurm.runner import Runner, slurm_env
+from controller.slurm.views import JobView
 from deploy.lab.cluster import Lab
 from tests.slurm.contract import Bench, SlurmContract
 
@@ -117,15 +120,31 @@ def test_a_dead_slurmctld_is_an_error_and_no_empty_answer(bench: LabBench) -> No
     assert not bench.job(job.job_id).held
 
 
-def test_the_text_reading_agrees_with_the_json_reading(bench: LabBench) -> None:
+# What Slurm's own answers do not say in the same words: a pattern or its expansion, a time that runs on.
+NOT_COMPARED = {"run_time", "extra", "stdout", "stderr"}
+
+
+def test_three_ways_of_reading_jobs_give_the_same_facts(bench: LabBench) -> None:
+    """One squeue with columns of our own (the poll), one record of scontrol each, and JSON."""
+    fails, held = bench.submit(leaves="by itself"), bench.submit(held=True)
     bench.running(2)
-    bench.submit(held=True)
-    bench.port.drain_node(bench.nodes[3], "somebody: cable, port=3")
-    assert isinstance(bench.port, CliSlurm)
-    view = bench.port.read_cluster()
-    by_json = {job.job_id: job for job in bench.port._jobs_json(view.version)}
-    same = ("state", "nodes", "user", "restarts", "requeue", "hold_kind", "excluded_nodes", "submit_time", "name")
-    assert {n: [getattr(job, key) for key in same if key != "state"] for n, job in view.jobs.items()} == {
-        n: [getattr(job, key) for key in same if key != "state"] for n, job in by_json.items()
-    }
-    assert {n: job.state.base for n, job in view.jobs.items()} == {n: job.state.base for n, job in by_json.items()}
+    bench.until(lambda: bench.job(fails).state.terminal)
+    tasks = bench.submit_array([1, 2])
+    bench.until(lambda: all(bench.job(task).state.running for task in tasks))  # till then they may share a record
+    bench._sbatch("--hold", "--array=1-400:2%3", script=SCRIPTS["at once"])  # longer than Slurm prints by itself
+    bench._sbatch("--hold", ":", "--nodes=2", "--hold", script=SCRIPTS["at once"])
+    bench.port.exclude_nodes(held, bench.nodes[:2])
+    port, version = bench.port, bench.port.version()
+    assert isinstance(port, CliSlurm)
+    table = {record.raw_id: record for record in map(columns.view_of, port._columns(version, None))}
+    assert {job.raw_id for job in port.read_cluster().jobs.values()} == table.keys() and len(table) >= 8
+    by_json = {job.raw_id: job for job in port._jobs_json(version)}
+    by_text = {raw: bench.job(table[raw].job_id if "[" not in table[raw].job_id else str(raw)) for raw in table}
+    for other in (by_json, by_text):
+        assert {raw: facts(job) for raw, job in other.items()} == {raw: facts(job) for raw, job in table.items()}
+    assert table[int(held)].excluded_nodes == bench.nodes[:2]
+
+
+def facts(job: JobView) -> dict[str, object]:
+    named = {field.name: getattr(job, field.name) for field in fields(job) if field.name not in NOT_COMPARED}
+    return named | {"state": (job.state.base, job.state.flags)}
