@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-_SUBMITTED = re.compile(r"Submitted batch job (\d+)(?: on cluster (\S+))?", re.ASCII)
+_SUBMITTED = re.compile(r"Submitted batch job (0*[1-9]\d*)(?: on cluster (\S+))?", re.ASCII)
+_TASKS = r"\d+(?:-\d+(?::\d+)?)?"
 _FORM = re.compile(
-    r"(?P<job>\d+)"
-    r"(?:_(?P<task>\d+)|_\[(?P<tasks>[\d,:-]+)(?:%(?P<limit>\d+))?\]|\+(?P<offset>\d+))?"
+    r"(?P<job>0*[1-9]\d*)"
+    rf"(?:_(?P<task>\d+)|_\[(?P<tasks>{_TASKS}(?:,{_TASKS})*(?:,?\.\.\.)?)(?:%(?P<limit>\d+))?\]|\+(?P<offset>\d+))?"
     r"(?:\.(?P<step>[A-Za-z0-9_+]+))?"
-    r"(?:;(?P<cluster>\S+))?",
+    r"(?:;(?P<cluster>[\w.-]+))?",
     re.ASCII,
 )
 
@@ -81,6 +82,8 @@ def parse(text: str) -> JobRef:
     found = _FORM.fullmatch(stripped)
     if not found:
         raise ValueError(f"not a Slurm job id: {text!r}")
+    if any(first > last for first, last in _ends(found["tasks"] or "")):
+        raise ValueError(f"not a Slurm job id: {text!r}: a range of tasks that runs backwards")
     return JobRef(
         job=int(found["job"]),
         task=_number(found["task"]),
@@ -97,6 +100,11 @@ def own_target(env: Mapping[str, str]) -> str:
     the array's own id would hit every task. ValueError outside of a job."""
     array, task = env.get("SLURM_ARRAY_JOB_ID"), env.get("SLURM_ARRAY_TASK_ID")
     return parse(f"{array}_{task}" if array and task else env.get("SLURM_JOB_ID", "")).target
+
+
+def _ends(tasks: str) -> list[tuple[int, int]]:
+    ranges = [_RANGE.fullmatch(part) for part in tasks.split(",")]
+    return [(int(r["first"]), int(r["last"] or r["first"])) for r in ranges if r]
 
 
 def _number(text: str | None) -> int | None:

@@ -21,7 +21,8 @@ _HOLDS = {
     "reservation_deleted": HoldKind.RESERVATION_DELETED,
     "reservationdeleted": HoldKind.RESERVATION_DELETED,
 }
-_NOT_AVAILABLE = re.compile(r"ReqNodeNotAvail.*?UnavailableNodes:\(?([^\s()]*)", re.IGNORECASE | re.DOTALL)
+_LIST = r"(?:[^\s(),]+(?:,\s+(?=\S))?|,)*"
+_NOT_AVAILABLE = re.compile(rf"ReqNodeNotAvail.*?UnavailableNodes:\s*\(?({_LIST})", re.IGNORECASE | re.DOTALL)
 _NODES_DOWN = re.compile(r"nodes[ _]required[ _]for[ _]job[ _]are[ _]down", re.IGNORECASE)
 
 

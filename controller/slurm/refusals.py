@@ -72,7 +72,10 @@ def is_away(text: str) -> bool:
 
 
 def error_from(text: str, *, call: str, write: bool) -> SlurmError:
-    """The error for what a failed call printed. What is not recognised is a refusal of kind OTHER, text kept."""
+    """The error for what a failed call printed. What is not recognised is a refusal of kind OTHER, text kept. A call
+    that failed without a word has not been refused by anybody: a write may have arrived."""
+    if not text.strip():
+        return SlurmUnavailable(f"{call}: failed without a word", outcome_unknown=write)
     lowered = text.lower()
     first = next((line.strip() for line in text.splitlines() if line.strip()), "no text")
     for sign, kind in _REFUSALS:

@@ -1,4 +1,5 @@
-"""The given cases about reading Slurm, one test per case, named by its id. See `cases.jsonl`."""
+"""The given cases about reading Slurm, one test per case, named by its id (`cases.jsonl`). Those about other things are in
+`test_cases_elsewhere`."""
 
 from __future__ import annotations
 
@@ -191,11 +192,6 @@ def test_S38() -> None:
     env = slurm_env({**asked["env"], "SLURM_CONF": "/etc/slurm.conf", "SCONTROL_ALL": "0", "PATH": "/bin"})
     wanted = {"SLURM_CONF": "/etc/slurm.conf", "PATH": "/bin", "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
     assert env == wanted | {"SLURM_BITSTR_LEN": "0"}
-
-
-def test_every_case_has_its_test() -> None:
-    tested = {part for name in globals() if name.startswith("test_S") for part in name.split("_") if part[0] == "S"}
-    assert tested == CASES.keys()
 
 
 def test_answers_of_an_idle_cluster_are_complete() -> None:

@@ -13,6 +13,7 @@ from controller.errors import RefusalKind, SlurmRefused, SlurmTimeout, SlurmUnav
 from controller.slurm.cli import CliSlurm
 from controller.slurm.durations import UNLIMITED
 from controller.slurm.port import SlurmPort
+from controller.slurm.refusals import error_from
 from controller.slurm.runner import Completed, Runner
 from controller.slurm.views import PastJob
 from tests.slurm.scripted import CONFIG, NODE, RESERVATION, Answer, ScriptedRunner, job_record, queue, said, whole
@@ -162,6 +163,13 @@ def test_whether_a_write_may_have_happened(done: Completed | OSError, unknown: b
     with pytest.raises(SlurmUnavailable) as away:
         port.read_node("gpu1")
     assert away.value.outcome_unknown is False
+
+
+def test_a_write_that_failed_without_a_word_may_have_arrived() -> None:
+    silent = error_from(" \n", call="scontrol requeuehold", write=True)
+    assert isinstance(silent, SlurmUnavailable) and silent.outcome_unknown
+    read = error_from("", call="scontrol show", write=False)
+    assert isinstance(read, SlurmUnavailable) and not read.outcome_unknown
 
 
 def test_an_unknown_refusal_keeps_its_text() -> None:

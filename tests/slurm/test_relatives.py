@@ -146,3 +146,31 @@ def test_a_state_never_heard_of_is_unknown_and_shown() -> None:
     state = states.parse_job("FROBBED")
     assert (state.base, state.flags, state.raw) == ("UNKNOWN", frozenset(), "FROBBED")
     assert not state.live and not state.terminal and states.parse_node("FROBBED").base == "UNKNOWN"
+
+
+@pytest.mark.parametrize(
+    ("text", "tasks", "limit"),
+    [("7_[1,2,...]", "1,2,...", None), ("7_[1-3,...%5]", "1-3,...", 5), ("7_[1-10:3%2]", "1-10:3", 2)],
+)
+def test_task_lists_that_slurm_cut_short(text: str, tasks: str, limit: int | None) -> None:
+    found = jobids.parse(text)
+    assert (found.job, found.tasks, found.limit) == (7, tasks, limit)
+
+
+@pytest.mark.parametrize("text", ["7_[,]", "7_[-]", "7_[3-1]", "7_[1,,2]", "7;a;b", "0", "00", "7_[...]"])
+def test_what_only_looks_like_a_job_id(text: str) -> None:
+    with pytest.raises(ValueError, match="not a Slurm job id"):
+        jobids.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("reason", "nodes"),
+    [
+        ("ReqNodeNotAvail, UnavailableNodes: gn1", ("gn1",)),
+        ("ReqNodeNotAvail, UnavailableNodes: gn04, gn05", ("gn04", "gn05")),
+        ("ReqNodeNotAvail,_UnavailableNodes:gn[04,07],x1", ("gn04", "gn07", "x1")),
+        ("ReqNodeNotAvail(UnavailableNodes:gn[1-2])", ("gn1", "gn2")),
+    ],
+)
+def test_unavailable_nodes_however_they_are_listed(reason: str, nodes: tuple[str, ...]) -> None:
+    assert reasons.blocked_by(reason) == reasons.Blocked("if-required", nodes)
