@@ -1,5 +1,5 @@
-"""The given cases about reading Slurm, one test per case, named by its id (`cases.jsonl`). Those about other things are in
-`test_cases_elsewhere`."""
+"""The given cases about reading Slurm, one test per case, named by its id (`cases.jsonl`). Those about other things are
+in `test_cases_elsewhere`."""
 
 from __future__ import annotations
 
