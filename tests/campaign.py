@@ -1,7 +1,8 @@
 """The long lanes: `make campaign`. Seeded, and its log is committed under docs/campaigns with its revision.
 
 Parts: `kill-walk` (every moment, on the in-memory Slurm and on the real one), `disturbances` (the promised durations:
-60 s, 60 s, 3 minutes), `demos` (the whole story N times, with what each took). Name parts to run only those.
+60 s, 60 s, 3 minutes), `requeue-loop` (one job requeued 200 times on the real Slurm, none lost), `lab-removal` (`up`
+killed at many moments), `demos` (the whole story N times, with what each took). Name parts to run only those.
 """
 
 import argparse
@@ -62,6 +63,18 @@ def disturbances(campaign: Campaign) -> None:
         campaign.run(f"the whole, {name}", [*PYTEST, "-k", name, WHOLE], 1800)
 
 
+def requeue_loop(campaign: Campaign) -> None:
+    argv = [*PYTEST, "-rP", "-k", "no_job_is_lost", "--timeout=3600", "tests/cluster/test_requeue_real.py"]
+    output = campaign.run("one job requeued again and again", argv, 3600)
+    for line in output.splitlines():
+        if "requeues: median" in line:
+            campaign.say(f"    {line}")
+
+
+def lab_removal(campaign: Campaign) -> None:
+    campaign.run("labs whose making was killed", [*PYTEST, "--timeout=1800", "tests/cluster/test_lab_removal.py"], 1800)
+
+
 def demos(campaign: Campaign) -> None:
     """The demonstration again and again: each must be verified and bit-identical; the times are told, not judged."""
     rto, requeue = [], []
@@ -85,7 +98,13 @@ def demos(campaign: Campaign) -> None:
         campaign.say(f"kill to confirmed requeue: median {statistics.median(requeue):.1f} s, most {max(requeue):.1f} s")
 
 
-PARTS: dict[str, Callable[[Campaign], None]] = {"kill-walk": kill_walk, "disturbances": disturbances, "demos": demos}
+PARTS: dict[str, Callable[[Campaign], None]] = {
+    "kill-walk": kill_walk,
+    "disturbances": disturbances,
+    "requeue-loop": requeue_loop,
+    "lab-removal": lab_removal,
+    "demos": demos,
+}
 
 
 def main(argv: list[str]) -> int:
