@@ -112,7 +112,11 @@ if not WHY_NOT:
         bench.port.drain_node(bench.nodes[3], "somebody: cable, port=3")
         bench.port.reserve_nodes("relume-test", [bench.nodes[3]], user=bench.lab.users["owner"], minutes=5)
         bench.until(lambda: any(job.array_task_id == 0 and job.state.running for job in seen(bench)))
-        bench.until(lambda: same(bench))  # what Slurm counts on by the second may change between the two readings
+        for _ in range(40):  # what Slurm counts on by the second may change between the two readings
+            if not (different := differences(bench)):
+                break
+            bench.pass_time(0.25)
+        assert different == []
         parent = next(job.array_job_id for job in seen(bench) if job.array_job_id)
         mine, theirs = bench.port.read_array(str(parent)), bench.commands.read_array(str(parent))
         assert {job.job_id for job in mine} == {job.job_id for job in theirs}
@@ -160,14 +164,17 @@ def seen(bench: PySlurmBench) -> list[JobView]:
     return list(bench.port.read_cluster().jobs.values())
 
 
-def same(bench: PySlurmBench) -> bool:
-    """Every fact of every node, job, partition and reservation."""
+def differences(bench: PySlurmBench) -> list[str]:
+    """Every fact of every node, job, partition and reservation in which the adapters do not agree."""
     mine, theirs = bench.port.read_cluster(), bench.commands.read_cluster()
-    return all(
-        {name: facts(view) for name, view in getattr(mine, what).items()}
-        == {name: facts(view) for name, view in getattr(theirs, what).items()}
-        for what in ("nodes", "jobs", "partitions", "reservations")
-    ) and {key: theirs.config[key] for key in mine.config} == dict(mine.config)
+    found = [f"config {key}" for key in mine.config if mine.config[key] != theirs.config[key]]
+    for what in ("nodes", "jobs", "partitions", "reservations"):
+        ours, others = getattr(mine, what), getattr(theirs, what)
+        found += [f"{what} {name}: seen by one" for name in ours.keys() ^ others.keys()]
+        for name in ours.keys() & others.keys():
+            pair = facts(ours[name]), facts(others[name])
+            found += [f"{what} {name} {k}: {pair[0][k]!r} {pair[1][k]!r}" for k in pair[0] if pair[0][k] != pair[1][k]]
+    return found
 
 
 def facts(view: object) -> dict[str, object]:
