@@ -34,9 +34,9 @@ except OSError: print("unreachable")
 """
 
 
-def slurm_of(lab: Lab) -> CliSlurm:
-    """As the lab's controller, which is SlurmUser and not root."""
-    user = pwd.getpwnam(lab.users["controller"])
+def slurm_of(lab: Lab, rank: str = "controller") -> CliSlurm:
+    """As one of the lab's users; its controller is SlurmUser and not root."""
+    user = pwd.getpwnam(lab.users[rank])
     become = ("setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups")
     return CliSlurm(clock.utcnow, reader=Runner(env=slurm_env({}, lab.conf), run_as=become), limits=LIMITS)
 
