@@ -144,7 +144,9 @@ def prepare(folder: Path, variant: str) -> None:
     for name, attributes in nodes.items():
         world.slurm.add_nodes(name, **attributes)
     world.start()
-    if variant == "dead":
+    if variant == "rival":
+        world.slurm.submit(num_nodes=3, user="eve")
+    if variant != "living":
         world.slurm.kill_host("gpu2")
     world._keep()
     connections.close_all()

@@ -81,6 +81,8 @@ def _pending_unexpected(turn: Turn, target: Target, baseline: int) -> Result:
     since = turn.progress.get("pending_since")
     if since is None:
         turn.note(f"job {target.job_id} is PENDING with {target.restarts} restarts", pending_since=turn.now())
+    elif turn.now() - since > LATE_EFFECT_S and target.restarts == 0:
+        return Refuse(f"job {target.job_id} has not been started: there is nothing to requeue")
     elif turn.now() - since > LATE_EFFECT_S:
         return Refuse(
             f"job {target.job_id} is pending with {target.restarts} restarts; it had {baseline} when it was hit"
