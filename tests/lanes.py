@@ -59,7 +59,9 @@ def run(lane: Lane, report: Path) -> Result:
         argv += ["-n", str(lane.workers), "--dist", "loadfile" if lane.by_file else "load"]
     started = time.monotonic()
     # A session of its own, so that a lane that takes too long ends with everything it started.
-    process = subprocess.Popen(argv, cwd=ROOT, env=os.environ | lane.env, start_new_session=True)
+    process = subprocess.Popen(
+        argv, cwd=ROOT, env=os.environ | lane.env, start_new_session=True, preexec_fn=_ordinary_signals
+    )
     try:
         rc = process.wait(lane.timeout_s)
     except (subprocess.TimeoutExpired, KeyboardInterrupt):
@@ -68,6 +70,12 @@ def run(lane: Lane, report: Path) -> Result:
     passed, failed, skipped = counts(report)
     ok = rc == 0 and passed > 0 and failed == 0 and skipped == 0
     return Result(lane.name, passed, failed, skipped, ok, time.monotonic() - started)
+
+
+def _ordinary_signals() -> None:
+    """Under nohup or behind `&` some signals are ignored, and would be by everything that the tests start and signal."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _end(process: subprocess.Popen[bytes]) -> int:
