@@ -60,7 +60,11 @@ def run(lane: Lane, report: Path) -> Result:
     started = time.monotonic()
     # A session of its own, so that a lane that takes too long ends with everything it started.
     process = subprocess.Popen(
-        argv, cwd=ROOT, env=os.environ | lane.env, start_new_session=True, preexec_fn=_ordinary_signals
+        argv,
+        cwd=ROOT,
+        env=os.environ | lane.env,
+        start_new_session=True,
+        preexec_fn=_ordinary_signals,  # noqa: PLW1509  there are no threads here
     )
     try:
         rc = process.wait(lane.timeout_s)
@@ -73,7 +77,7 @@ def run(lane: Lane, report: Path) -> Result:
 
 
 def _ordinary_signals() -> None:
-    """Under nohup or behind `&` some signals are ignored, and would be by everything that the tests start and signal."""
+    """Under nohup or behind `&` some signals are ignored, and would be by all that the tests start and signal."""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
