@@ -209,14 +209,14 @@ def tenants(*, staff: bool) -> list[Tenant]:
 
 
 def test_an_administrators_drain_outlives_our_incident_and_the_nodes_reboot(world: LabWorld) -> None:
-    """Adopted, we set no DOWN: Slurm gives the dead node up when it registers with another boot."""
+    """The host dies when our job has left it, and registers with another boot."""
     world.start()
     update = ("scontrol", "update", "NodeName=gpu2")
     world.lab.run(*update, "State=DRAIN", "Reason=fan noise", user="administrator")
-    world.kill_node(2)
-    world.until(Action.objects.filter(stage="settle").exists, "the requeue was sent", ticking=True)
-    world.lab.restore(2)
+    decided(world)
     world.until(Incident.objects.filter(state="recovering").exists, "recovering", 60, ticking=True)
+    world.kill_node(2)
+    world.lab.restore(2)
     world.until(NodeEvent.objects.filter(node__name="gpu2", kind="rebooted").exists, "the reboot is seen", ticking=True)
     hold = NodeHold.objects.get()
     assert hold.adopted and hold.ended_at is None, "a reboot is nobody's word that the node is well"
