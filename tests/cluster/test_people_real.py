@@ -83,7 +83,7 @@ def test_a_job_that_an_operator_suspends(world: LabWorld) -> None:
         world.run(LONGER_THAN_THE_LIMIT_S)
     world.lab.run("scontrol", "resume", world.job_id, user="operator")
     world.until(lambda: job_says(job, "RUNNING"), "the job is seen to run", ticking=True)
-    world.run(2)
+    world.run(1)
     nothing_happened()
     assert job.state == "training" and world.view().restarts == 0
 
@@ -96,7 +96,7 @@ def test_a_job_that_a_higher_partition_suspends(world: LabWorld) -> None:
         world.run(LONGER_THAN_THE_LIMIT_S)
     world.lab.run("scancel", taker, user="other")
     world.until(lambda: job_says(job, "RUNNING"), "the job is seen to run", 60, ticking=True)
-    world.run(2)
+    world.run(1)
     nothing_happened()
     assert job.state == "training" and world.view().restarts == 0
 
@@ -191,15 +191,18 @@ def test_another_users_job_ends_by_itself_and_is_what_the_drain_waits_for(world:
     recovering = Incident.objects.filter(state="recovering")
     world.until(recovering.exists, "recovering", 60, ticking=True)
     assert is_in(world, stranger, "RUNNING") and "gpu2" not in world.view().nodes
-    waits_for = lambda: [tenant.job_id for tenant in tenants(staff=True)] == [stranger]  # noqa: E731
-    world.until(waits_for, "the drain waits for it alone", ticking=True)
+    world.until(lambda: waited_for() == [stranger], "the drain waits for it alone", ticking=True)
     assert tenants(staff=True)[0].user == world.lab.users["other"]
     assert tenants(staff=False) == [Tenant(seen=False)], "whose it is, its owner alone may know"
     assert NodeHold.objects.get().state == "draining"
     go.touch()
     world.until(lambda: NodeHold.objects.get().state == "drained", "drained", ticking=True)
     assert is_in(world, stranger, "COMPLETED")
-    assert tenants(staff=True) == []
+    assert waited_for() == []
+
+
+def waited_for() -> list[str]:
+    return [tenant.job_id for tenant in tenants(staff=True)]
 
 
 def tenants(*, staff: bool) -> list[Tenant]:
