@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controller.slurm.views import ClusterView, JobView, NodeView
 
@@ -39,8 +39,11 @@ class Capacity:
         return kept
 
 
-def capacity(view: ClusterView, job: JobView, excluded: Sequence[str] = ()) -> Capacity | None:
-    """None when it cannot be counted. `excluded`: the user's own exclusions."""
+def capacity(
+    view: ClusterView, job: JobView, excluded: Sequence[str] = (), *, kept: Sequence[str] = ()
+) -> Capacity | None:
+    """None when it cannot be counted. `excluded`: the user's own exclusions. `kept`: reservations that are the job's
+    beside the one it names."""
     if _HIDING & set(view.private_data):
         return None
     members = _members(view, job)
@@ -53,8 +56,16 @@ def capacity(view: ClusterView, job: JobView, excluded: Sequence[str] = ()) -> C
     return Capacity(
         needed=max(1, job.num_nodes),
         fitting=frozenset(node.name for node in fitting),
-        usable=frozenset(node.name for node in fitting if node.state.usable),
+        usable=frozenset(node.name for node in fitting if _usable(view, node, {job.reservation, *kept})),
     )
+
+
+def _usable(view: ClusterView, node: NodeView, own: set[str]) -> bool:
+    """As far as its state goes; reserved is no hindrance where the reservation is the job's."""
+    if node.state.usable or "RESERVED" not in node.state.flags:
+        return node.state.usable
+    there = {name for name, reservation in view.reservations.items() if node.name in reservation.nodes}
+    return bool(there) and there <= own and replace(node.state, flags=node.state.flags - {"RESERVED"}).usable
 
 
 def _members(view: ClusterView, job: JobView) -> list[NodeView] | None:

@@ -29,7 +29,7 @@ PURE_SLURM = (
     *("port", "parse", "json_answers", "building", "states", "hostlist", "durations", "versions"),
     *("jobids", "reasons", "refusals", "checked", "views", "records", "parse_site", "accounting"),
     *("text_views", "columns", "memory"),
-    *("unsupported", "pyslurm_views"),
+    *("unsupported", "pyslurm_views", "capacity"),
 )
 BANNED_NAMES = {"utils", "helpers", "common", "manager", "base", "misc"}
 

@@ -134,7 +134,7 @@ def test_a_ceiling_leaves_the_exclusion(world: World) -> None:
 def test_too_few_nodes_left_for_the_exclusion(world: World, monkeypatch: pytest.MonkeyPatch, counted: bool) -> None:
     """Counted before, it is not written; where it cannot be counted, Slurm's BadConstraints takes it back."""
     if not counted:
-        monkeypatch.setattr("controller.remediation.handlers.requeue.exclusions.capacity", lambda *_: None)
+        monkeypatch.setattr("controller.remediation.handlers.requeue.exclusions.capacity", lambda *_, **__: None)
     world.start()
     with world.slurm.world() as slurm:
         del slurm.nodes["gpu3"], slurm.nodes["gpu4"]

@@ -12,6 +12,7 @@ from controller.clock import aware
 from controller.decision import actions
 from controller.errors import RefusalKind, SlurmRefused
 from controller.models import Action, Exclusion
+from controller.remediation import survivors
 from controller.remediation.handlers.requeue import forbidden
 from controller.remediation.results import Refuse, Result, Wait
 from controller.remediation.target import Target
@@ -110,7 +111,7 @@ def _ours(turn: Turn, part: JobView, users: Iterable[str]) -> list[str]:
 
 def _affordable(turn: Turn, part: JobView, wanted: list[str], users: Iterable[str]) -> list[str]:
     view: ClusterView = turn.port.read_cluster()
-    room = capacity(view, part, list(users))
+    room = capacity(view, part, list(users), kept=[survivors.name_of(turn.incident)])
     if room is None:
         return wanted
     kept = room.affordable(wanted)
