@@ -74,7 +74,7 @@ def test_a_launch_that_the_host_does_not_take(lab: Lab) -> None:
         world.until(Incident.objects.exists, "the failed start is found", ticking=True)
         incident = world.incident()
         assert (incident.cause, incident.suspects) == ("slurm_infra", ["gpu1"]), incident.reason
-    world.until(resolved(world), "it runs elsewhere", ticking=True)
+    world.until(resolved(world), "it runs elsewhere", 120, ticking=True)
     assert (world.view().nodes, world.view().restarts) == (("gpu2",), 1)
 
 
@@ -94,7 +94,7 @@ def test_slurms_own_limit_is_said_and_left_to_a_person(lab: Lab) -> None:
     assert incident.actions.exclude(kind="notify").count() == 0
     lab.run("scontrol", "release", world.job_id, user="controller")
     world.slurm.set_start_now(world.job_id)
-    world.until(resolved(world), "a person's release is followed", ticking=True)
+    world.until(resolved(world), "a person's release is followed", 120, ticking=True)
 
 
 def test_a_run_that_reached_its_time_limit_goes_on(lab: Lab) -> None:
