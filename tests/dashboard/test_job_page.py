@@ -53,7 +53,8 @@ def test_incidents_show_evidence_actions_and_checks(ada: Client, story: Story) -
     assert "Hold gpu-0422 done in 1.3 s" in words
     assert "Requeue Slurm job 771204 done in 4.4 s" in words
     assert "Is it the same run? Yes, 8 of 8 agree" in words
-    assert "Not seen, and so part of the phase after it: told to end, torn down, released, allocated (queue wait), warmed up." in words
+    missing = "told to end, torn down, released, allocated (queue wait), warmed up"
+    assert f"Not seen, and so part of the phase after it: {missing}." in words
 
 
 def test_a_back_off_says_until_when_and_why(ada: Client, story: Story) -> None:
