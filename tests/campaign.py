@@ -64,8 +64,9 @@ def disturbances(campaign: Campaign) -> None:
 
 
 def requeue_loop(campaign: Campaign) -> None:
-    argv = [*PYTEST, "-rP", "-k", "no_job_is_lost", "--timeout=3600", "tests/cluster/test_requeue_real.py"]
-    output = campaign.run("one job requeued again and again", argv, 3600)
+    chosen = ["-k", "no_job_is_lost or minutes_are_over", "tests/cluster/test_requeue_real.py"]
+    argv = [*PYTEST, "-rP", "--timeout=3600", *chosen]
+    output = campaign.run("one job requeued again and again, and a reservation that ends", argv, 3600)
     for line in output.splitlines():
         if "requeues: median" in line:
             campaign.say(f"    {line}")

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from controller.clock import aware
-from controller.models import Checkpoint, Incident, MetricChunk, Recovery
+from controller.models import Action, Checkpoint, Incident, MetricChunk, Recovery
+from controller.queries.phases import phases_of
 from controller.recovery_clock import refresh
 from tests.builders import T0
 
@@ -108,3 +109,51 @@ def test_verification_is_as_good_as_its_worst_rank(recovery: Recovery) -> None:
     attempt.checks["0"]["replay"] = said("FAIL")
     attempt.save()
     assert refreshed(recovery).verification == "FAIL"
+
+
+def requeued(recovery: Recovery, **progress: float) -> None:
+    Action.objects.create(
+        incident=recovery.incident,
+        key="requeue",
+        kind="requeue_excluding",
+        target="7",
+        order=2,
+        progress=progress,
+        created_at=aware(T0),
+        due_at=aware(T0),
+        expires_at=aware(T0),
+    )
+
+
+def test_completing_and_the_queue_wait_are_phases(recovery: Recovery) -> None:
+    stamps = {"killed_at": T0 + 67, "settled_at": T0 + 72, "requeued_at": T0 + 72, "released_at": T0 + 74}
+    requeued(recovery, **stamps, running_at=T0 + 79)
+    phases = {phase.name: phase.seconds for phase in phases_of(refreshed(recovery).stamps).phases}
+    assert phases["torn_down"] == 5.0, "told to end, until the job left its nodes"
+    assert phases["allocated"] == 5.0, "released, until it was given nodes"
+
+
+def test_a_start_that_was_repeated_keeps_the_first_teardown(recovery: Recovery) -> None:
+    requeued(recovery, killed_at=T0 + 78, settled_at=T0 + 72)
+    found = refreshed(recovery).stamps
+    assert found["torn_down"]["at"] == T0 + 72 and "killed" not in found
+
+
+def test_a_start_that_nobody_saw_is_slurms_own(recovery: Recovery) -> None:
+    """The job waited in the queue long after the action was over."""
+    requeued(recovery, released_at=T0 + 74)
+    job = recovery.training_job
+    job.view = {"base": "RUNNING", "restarts": 1, "start_time": T0 + 78}
+    job.save()
+    assert refreshed(recovery).stamps["allocated"] == {"at": T0 + 78, "source": f"trainingjob:{job.pk}:view.start_time"}
+    job.view = {"base": "RUNNING", "restarts": 2, "start_time": T0 + 95}
+    job.save()
+    assert refreshed(recovery).stamps["allocated"]["at"] == T0 + 78, "the view moves on, the stamp stays"
+
+
+def test_a_planned_start_is_no_start(recovery: Recovery) -> None:
+    requeued(recovery, released_at=T0 + 74)
+    job = recovery.training_job
+    job.view = {"base": "PENDING", "restarts": 1, "start_time": T0 + 500}
+    job.save()
+    assert "allocated" not in refreshed(recovery).stamps
