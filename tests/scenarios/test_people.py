@@ -42,7 +42,6 @@ def test_a_hold_by_the_owner_is_never_released(world: World) -> None:
     assert job.excluded == ["gpu2"], "what helps the owner later is done"
     assert world.incident().state == "awaiting_operator" and "held" in world.incident().ask
     world.slurm.release_job(world.job_id)
-    world.slurm.set_start_now(world.job_id)
     world.run(5)
     world.resume_trains()
     world.run(3)

@@ -47,7 +47,7 @@ def _write(turn: Turn, name: str, part: JobView) -> Result | None:
         return None
     turn.stage("exclude", text, exclusions=records)
     try:
-        turn.port.exclude_nodes(name, wanted)
+        turn.port.exclude_nodes(name, wanted, start_time="now")
     except SlurmRefused as refused:
         if refused.kind is not RefusalKind.BAD_NODES:
             raise

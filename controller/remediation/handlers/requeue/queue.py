@@ -1,4 +1,8 @@
-"""The queued job: our hold, its exclusion, the pause after the kill, then StartTime=now and release."""
+"""The queued job: our hold, the pause after the kill, then at one go its exclusion, StartTime=now and release.
+
+At one go: each change of a job asks for a round of Slurm's main scheduler, and rounds are three seconds apart. An
+exclusion written during the pause gets the round that the release needs, and the job starts two seconds later (tried).
+"""
 
 from typing import Any
 
@@ -28,14 +32,14 @@ def until_released(turn: Turn, target: Target) -> Result:
     held_by_us = _our_hold(turn, target)
     if held_by_us is None:
         return Wait(LOOK_S, f"job {target.job_id} is being held")
+    pause = turn.progress["killed_at"] + LAUNCH_PAUSE_S - turn.now()
+    if pause > 0:
+        return Wait(pause, "a launch right after a kill fails")
     refusal = apply_exclusion(turn, target)
     if refusal is not None:
         return refusal
     if not held_by_us:
         return Refuse(f"{held_by(target)}; a hold that is not ours is not released")
-    pause = turn.progress["killed_at"] + LAUNCH_PAUSE_S - turn.now()
-    if pause > 0:
-        return Wait(pause, "a launch right after a kill fails")
     return _release(turn, target.job_id)
 
 
