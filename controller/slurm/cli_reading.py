@@ -15,7 +15,7 @@ from functools import partial
 
 from controller.errors import RefusalKind, SlurmRefused, SlurmUnreadable
 from controller.slurm import accounting, checked, columns, jobids, json_answers, parse, parse_site, versions
-from controller.slurm.building import moment, number, present
+from controller.slurm.building import number
 from controller.slurm.calls import Calls, checked_output
 from controller.slurm.memory import OF_THIS_PROCESS, Reading
 from controller.slurm.refusals import is_away
@@ -41,19 +41,8 @@ class CliReading(Calls):
         nodes = self._nodes(_slurmd_port(config))
         jobs_at = self.clock()
         jobs = self._jobs(version)
-        return ClusterView(
-            cluster=config["ClusterName"],
-            version=version,
-            nodes={node.name: node for node in nodes},
-            jobs={job.job_id: job for job in jobs},
-            nodes_at=nodes_at,
-            jobs_at=jobs_at,
-            next_job_id=number(config.get("NEXT_JOB_ID")) or None,
-            controller_boot_time=moment(config.get("BOOT_TIME")),
-            private_data=tuple(word for word in present(config.get("PrivateData")).split(",") if word),
-            partitions=partitions,
-            reservations=reservations,
-            config=config,
+        return parse_site.cluster_view(
+            config, nodes, jobs, partitions=partitions, reservations=reservations, nodes_at=nodes_at, jobs_at=jobs_at
         )
 
     def read_job(self, job_id: str) -> JobView | None:

@@ -4,12 +4,13 @@ reservation's name and comment hold blanks."""
 from __future__ import annotations
 
 import re
-from datetime import tzinfo
+from collections.abc import Iterable, Mapping
+from datetime import datetime, tzinfo
 
 from controller.errors import SlurmUnreadable
-from controller.slurm import durations, records
+from controller.slurm import durations, records, versions
 from controller.slurm.building import moment, names, number, present, words
-from controller.slurm.views import PartitionView, ReservationView
+from controller.slurm.views import ClusterView, JobView, NodeView, PartitionView, ReservationView
 
 _CONFIG_LINE = re.compile(r"^([A-Za-z_]\w*(?:\[\d+\])?)\s+= ?(.*?)\s*$")
 _RESERVATION = re.compile(
@@ -24,6 +25,33 @@ def parse_config(text: str) -> dict[str, str]:
     if "ClusterName" not in config or "SLURM_VERSION" not in config:
         raise SlurmUnreadable("Slurm's configuration lacks ClusterName or SLURM_VERSION", text=text[:2000])
     return config
+
+
+def cluster_view(
+    config: Mapping[str, str],
+    nodes: Iterable[NodeView],
+    jobs: Iterable[JobView],
+    *,
+    partitions: Mapping[str, PartitionView],
+    reservations: Mapping[str, ReservationView],
+    nodes_at: datetime,
+    jobs_at: datetime,
+) -> ClusterView:
+    """One batched read as a whole, whichever adapter read its parts. `config`: as `parse_config` gives it."""
+    return ClusterView(
+        cluster=config["ClusterName"],
+        version=versions.parse(config["SLURM_VERSION"]),
+        nodes={node.name: node for node in nodes},
+        jobs={job.job_id: job for job in jobs},
+        nodes_at=nodes_at,
+        jobs_at=jobs_at,
+        next_job_id=number(config.get("NEXT_JOB_ID")) or None,
+        controller_boot_time=moment(config.get("BOOT_TIME")),
+        private_data=tuple(word for word in present(config.get("PrivateData")).split(",") if word),
+        partitions=partitions,
+        reservations=reservations,
+        config=config,
+    )
 
 
 def parse_partitions(text: str) -> dict[str, PartitionView]:

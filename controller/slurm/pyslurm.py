@@ -24,8 +24,7 @@ from datetime import datetime
 from typing import Any, Literal, Protocol
 
 from controller.errors import SlurmUnreadable
-from controller.slurm import checked, jobids, pyslurm_views, versions
-from controller.slurm.building import moment, number, present
+from controller.slurm import checked, jobids, parse_site, pyslurm_views, versions
 from controller.slurm.calls import TimeLimits
 from controller.slurm.port import SlurmPort
 from controller.slurm.pyslurm_process import Asked
@@ -64,7 +63,7 @@ class PySlurm:
 
     def read_cluster(self) -> ClusterView:
         config = self.commands.read_config()
-        version = self._matching(config)
+        self._check_release(config)
         partitions = pyslurm_views.partitions(self._read("partitions"))
         reservations = self.commands.read_reservations() if self._read("reservations") else {}
         nodes_at = self.clock()
@@ -72,19 +71,14 @@ class PySlurm:
         jobs_at = self.clock()
         jobs = pyslurm_views.jobs(self._read("jobs", limit=self.limits.batch), partitions)
         self._plain = {job.raw_id for job in jobs if _is_plain(job)}
-        return ClusterView(
-            cluster=config["ClusterName"],
-            version=version,
-            nodes=nodes,
-            jobs={job.job_id: job for job in jobs},
-            nodes_at=nodes_at,
-            jobs_at=jobs_at,
-            next_job_id=number(config.get("NEXT_JOB_ID")) or None,
-            controller_boot_time=moment(config.get("BOOT_TIME")),
-            private_data=tuple(word for word in present(config.get("PrivateData")).split(",") if word),
+        return parse_site.cluster_view(
+            config,
+            nodes.values(),
+            jobs,
             partitions=partitions,
             reservations=reservations,
-            config=config,
+            nodes_at=nodes_at,
+            jobs_at=jobs_at,
         )
 
     def read_job(self, job_id: str) -> JobView | None:
@@ -178,12 +172,11 @@ class PySlurm:
 
     # how
 
-    def _matching(self, config: Mapping[str, str]) -> Version:
+    def _check_release(self, config: Mapping[str, str]) -> None:
         version = versions.parse(config["SLURM_VERSION"])
         self.outdated = version.release != self.release
         if self.outdated:
             raise SlurmUnreadable(f"slurmctld is {version} now, pyslurm is for {self.release}")
-        return version
 
     def _partitions_for(self, items: Iterable[Mapping[str, Any]]) -> Mapping[str, PartitionView]:
         """Asked only when the limit of one of these jobs may be its partition's."""

@@ -125,10 +125,6 @@ class JobView:
         return self.hold_kind is not None
 
     @property
-    def is_array_task(self) -> bool:
-        return self.array_task_id is not None
-
-    @property
     def is_het(self) -> bool:
         return self.het_job_id is not None
 

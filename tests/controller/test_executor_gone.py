@@ -88,11 +88,3 @@ def test_a_restarted_slurmctld_that_does_not_remember(world: World) -> None:
         slurm.history.clear()
     act(world, gone.RESTARTED_LOOK_S + 10)
     assert requeue(world).state == "refused" and "may have forgotten it" in requeue(world).outcome
-
-
-@pytest.mark.parametrize(
-    ("tasks", "number", "there"),
-    [("5-9%2", 7, True), ("5-9", 4, False), ("1,3,8-20:4", 12, True), ("1,3,8-20:4", 13, False), ("1-3,...", 9, False)],
-)
-def test_tasks_that_wait_in_the_arrays_record(tasks: str, number: int, there: bool) -> None:
-    assert gone._covers(tasks, number) is there

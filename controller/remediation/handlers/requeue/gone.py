@@ -1,27 +1,21 @@
 """Slurm does not know the job id: what became of the job, as far as anybody can tell. Nothing is written."""
 
-import re
 from datetime import timedelta
 
 from controller.errors import RefusalKind, SlurmRefused
 from controller.remediation.results import Refuse, Result, Wait
 from controller.remediation.turn import Turn
-from controller.slurm import jobids
 from controller.slurm.views import PastJob
 
 # After a restart of slurmctld it is asked again for so long: its memory may be on its way.
 RESTARTED_LOOK_S = 30.0
 SLACK = timedelta(minutes=1)
-_SPAN = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?", re.ASCII)
 ANEW = "it can only be submitted anew"
 
 
 def explain(turn: Turn) -> Result:
     """A job that left slurmctld is not a failed job, and right after a restart of slurmctld not even gone."""
     job_id = turn.action.target
-    waiting = _not_started(turn, job_id)
-    if waiting is not None:
-        return waiting
     restarted = _restarted(turn)
     since = turn.progress.get("unknown_since")
     if since is None:
@@ -30,26 +24,6 @@ def explain(turn: Turn) -> Result:
     if restarted and turn.now() - since < RESTARTED_LOOK_S:
         return Wait(2.0, f"Slurm does not know job {job_id}, but its controller was restarted at {restarted}")
     return Refuse(_sentence(job_id, _history(turn, job_id), restarted))
-
-
-def _not_started(turn: Turn, job_id: str) -> Result | None:
-    """A task of an array that still waits in the array's common record has not been started: nothing hit it."""
-    asked = jobids.parse(job_id)
-    if asked.task is None:
-        return None
-    if any(_covers(job.array_tasks, asked.task) for job in turn.port.read_array(str(asked.job))):
-        return Refuse(f"task {asked.task} of array {asked.job} has not been started: there is nothing to requeue")
-    return None
-
-
-def _covers(tasks: str, number: int) -> bool:
-    """Whether "1,5-9:2%3" holds this task. What cannot be read, as the end of a list that Slurm cut off, does not."""
-    for span in tasks.partition("%")[0].split(","):
-        if found := _SPAN.fullmatch(span):
-            first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
-            if first <= number <= last and (number - first) % step == 0:
-                return True
-    return False
 
 
 def _restarted(turn: Turn) -> str:
