@@ -24,7 +24,7 @@ TESTS = Path(__file__).parents[1]
 ELSEWHERE = {
     "A46": {
         "decision/test_time_limit.py": ["test_slurm_queued_a_preempted_job_again_and_nobody_else_does"],
-        "scenarios/test_launch.py": [],
+        "scenarios/test_launch.py": ["test_preemption_is_slurms_own_doing"],
         "scenarios/test_expected_silence.py": ["test_a_job_preempted_and_queued_again_by_slurm"],
     },
     "S10": {
@@ -48,17 +48,20 @@ ELSEWHERE = {
         ]
     },
     "S25": {
-        "decision/test_launch.py": [
-            "test_the_first_failure_keeps_the_batch_host_away_and_waits",
+        "decision/test_launch.py": ["test_the_first_failure_keeps_the_batch_host_away_and_waits"],
+        "decision/test_relaunch.py": [
             "test_the_second_failure_of_the_job_on_a_node_holds_it_and_stops_the_job",
             "test_the_second_failure_there_by_another_job_holds_the_node_and_goes_on",
             "test_the_back_off_only_grows_and_has_its_bounds",
-        ]
+        ],
     },
     "S39": {
         "scenarios/test_people.py": ["test_another_users_job_on_a_reachable_node_survives"],
         "decision/test_node_hold.py": ["test_follow"],
-        "dashboard/test_other_people.py": [],
+        "dashboard/test_other_people.py": [
+            "test_staff_and_bob_read_what_the_drain_waits_for",
+            "test_others_read_no_more_than_that_somebody_is_there",
+        ],
     },
     "S41": {
         "decision/test_node_hold.py": [
