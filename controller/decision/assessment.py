@@ -25,8 +25,8 @@ class Assessment:
     node is always excluded). `withheld`: nodes that would be drained if the job's own word were trusted. `requeue`:
     True, False, or a sentence where it depends. `budget`: infra, user, none. `proof`: ids of the evidence that carries
     it; `cascade`: ids of consequences; `clears`: ids that speak for somebody. `node_actions`: node to what should be
-    done with it besides (a reset when idle, ...), in words. `follow_up`: checks that should be made, in words. `stop`: the
-    sentence for a person when nothing is to be requeued. `onset`: estimate of when it began."""
+    done with it besides (a reset when idle, ...), in words. `follow_up`: checks that should be made, in words. `stop`:
+    the sentence for a person when nothing is to be requeued. `onset`: estimate of when it began."""
 
     verdict: str
     confidence: str

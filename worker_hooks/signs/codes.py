@@ -7,8 +7,8 @@ could not have made the sign without them. `peer` is always as the line spells i
 CODES: dict[str, tuple[str, str]] = {
     # --- kernel log: GPU driver -----------------------------------------------------------------------------------
     "xid.*": ("kernel", "number, pci (0000:9b:00), pid, process, text, fatal (bool, 144-150 only), unit, link, "
-              "location (GPC 1, TPC 0, SM 0), recovery (154: what the driver asks for), gpu_instance (MIG), gpu_uuid, inferred "
-              "(bool: said without a number)"),
+              "location (GPC 1, TPC 0, SM 0), recovery (154: what the driver asks for), gpu_instance (MIG), gpu_uuid, "
+              "inferred (bool: said without a number)"),
     "sxid.*": ("kernel", "number, pci, fatal (bool), link, text"),
     "gpu.init_failed": ("kernel", "pci, text"),
     "gpu.driver_error": ("kernel", "pci, text"),

@@ -24,8 +24,8 @@ class Line:
 
 class Recogniser(Protocol):
     """`triggers`: literals; every line that it can read holds at least one of them. Few and rare ones: each costs a
-    search through every byte. `read` is given every line of its log that holds a trigger of *any* recogniser, in order,
-    and may keep a bounded memory of earlier ones (a table, a message over several lines); `close` gives what is left."""
+    search through every byte. `read` is given every line that holds a trigger of *any* recogniser, in order, and may
+    keep a bounded memory of earlier ones (a table, a message over several lines); `close` gives what is left."""
 
     triggers: tuple[bytes, ...]
 
