@@ -63,13 +63,13 @@ class Case:
     """Everything that one diagnosis may rest on. None and empty mean unknown.
 
     `rank_nodes`: rank to node. `addresses`: address or host name to node. `nodes`: of the job. `unreadable`: what could
-    not be read (`kernel`, `job_log`, ...): unknown, not clean. `read_clean`: nodes whose kernel log was read.
-    `gpus`: node to the UUIDs that the job holds there (empty: all of the node's are its own or unknown).
-    `finished`: the run said that it is complete. `last_step` 0: no step was ever made. `still_training`: it goes on
-    after the signs. `worked_before`: these nodes have run this job. `healthy_nodes`: equals that did the same thing without
-    fault. `cancelled_by_user`: somebody ended it. `attempts`: earlier ones, oldest first, the present one not among
-    them. `same_before`: how many earlier attempts in a row ended like this one without progress. `trusted`: whether the
-    word of the job alone may hold a node. `facts`: what else a bundle says. `now`: None for a bundle."""
+    not be read (`kernel`, `job_log`, ...): unknown, not clean. `read_clean`: nodes whose kernel log was read. `gpus`:
+    node to the UUIDs that the job holds there (empty: all of the node's are its own or unknown). `finished`: the run
+    said that it is complete. `last_step` 0: no step was ever made. `still_training`: it goes on after the signs.
+    `worked_before`: these nodes have run this job. `healthy_nodes`: equals that did the same thing without fault.
+    `cancelled_by_user`: somebody ended it. `attempts`: earlier ones, oldest first, without the present one.
+    `same_before`: how many earlier attempts in a row ended like this one without progress. `trusted`: whether the word
+    of the job alone may hold a node. `facts`: what else a bundle says. `now`: None for a bundle."""
 
     evidence: tuple[Evidence, ...] = ()
     run_id: str = ""
