@@ -1,0 +1,228 @@
+"""An incident bundle (docs/formats.md, section 10) -> the cases that it holds."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from controller.bundles import notes, past, slurm_side
+from controller.bundles.fields import BundleError, Fields, Scalar, lines_of, rank_nodes
+from controller.bundles.gather import Gathered
+from controller.decision.evidence import JOB, SENSOR, Case
+from worker_hooks.signs.log import LogReader
+from worker_hooks.signs.recogniser import Recogniser
+
+Site = Callable[[], Sequence[Recogniser]]
+SCENARIO = re.compile(r"scenario_\d+")
+RANK = re.compile(r"rank[-_ ]?(\d{1,7})", re.IGNORECASE)
+DUMP = re.compile(r".*_(\d{1,7})")
+CHUNK = 1 << 20
+JSON_BYTES = 64 << 20
+# Keys that are read by name; any other plain value is a fact about the job.
+READ = frozenset(
+    "log dmesg rank_hosts ip_hosts nodes_of_job node sinfo sacct slurm slurm_state hook history attempts attempts_same "
+    "last_step prior_success_on_same_nodes heartbeats other_nodes evidence".split()
+)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One case, and the name of its scenario ("" where the bundle has none)."""
+
+    name: str
+    case: Case
+
+
+def read_path(path: Path, site: Site = tuple) -> list[Scene]:
+    """A JSON file or a folder. Raises BundleError that names file and key."""
+    if path.is_dir():
+        return _folder(path, site)
+    return read_case(_json(path), str(path), site)
+
+
+def read_case(data: object, where: str = "input", site: Site = tuple) -> list[Scene]:
+    """The input of a case; a whole case (with `input`) is taken as well. One scene, or one for each `scenario_N`."""
+    bundle = Fields.of(data, where)
+    if isinstance(bundle.get("input"), Mapping):
+        bundle = bundle.inner("input")
+    names = sorted((k for k in bundle.data if SCENARIO.fullmatch(k)), key=lambda k: int(k.split("_")[1]))
+    if not names:
+        return [Scene("", _case(bundle, Gathered(site)))]
+    shared = {k: v for k, v in bundle.data.items() if k not in names}
+    return [Scene(name, _case(_scenario(bundle, name, shared), Gathered(site))) for name in names]
+
+
+def _scenario(bundle: Fields, name: str, shared: Mapping[str, Any]) -> Fields:
+    """A scenario is a log by node, or a bundle of its own; what stands beside the scenarios holds for each."""
+    value = bundle.get(name)
+    own = value if isinstance(value, Mapping) and value.keys() & READ else {"log": value}
+    return Fields({**shared, **own}, bundle.path(name))
+
+
+# --- one case -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Logs:
+    """Which nodes a bundle has logs of."""
+
+    nodes: list[str] = field(default_factory=list)
+    empty: set[str] = field(default_factory=set)
+
+
+def _case(bundle: Fields, gathered: Gathered) -> Case:
+    attempts = past.attempts(bundle)
+    kernel = _kernel(bundle, gathered)
+    logs = _job_logs(bundle, gathered)
+    gathered.job(attempts.log)
+    notes.sentences(bundle, gathered)
+    past.history(bundle, gathered)
+    facts = slurm_side.node_facts(bundle, gathered)
+    slurm = slurm_side.job_fact(bundle, gathered)
+    finished, step = notes.hook(bundle)
+    healthy, alike = notes.equals(bundle)
+    ranks = rank_nodes(bundle.get("rank_hosts"), bundle.path("rank_hosts"))
+    named = dict.fromkeys([*bundle.hosts("nodes_of_job"), *ranks.values(), *logs.nodes, *kernel, *sorted(healthy)])
+    last_step = bundle.whole("last_step")
+    return Case(
+        evidence=tuple(gathered.evidence),
+        rank_nodes=ranks,
+        addresses=_addresses(bundle),
+        nodes=tuple(named),
+        node_facts=facts,
+        slurm=slurm,
+        unreadable=frozenset({"kernel"} if notes.unreadable(bundle, "dmesg") else ()),
+        read_clean=frozenset(kernel),
+        finished=finished,
+        last_step=next((s for s in (last_step, attempts.last_step, step) if s is not None), None),
+        still_training=notes.still_training(bundle),
+        worked_before=bundle.flag("prior_success_on_same_nodes"),
+        healthy_nodes=healthy | frozenset(logs.empty),
+        attempts=attempts.before,
+        same_before=attempts.same_before,
+        trusted=True,
+        facts=_facts(bundle, alike),
+    )
+
+
+def _kernel(bundle: Fields, gathered: Gathered) -> list[str]:
+    """Nodes whose kernel log is there."""
+    value = bundle.get("dmesg")
+    if value is None or notes.unreadable(bundle, "dmesg"):
+        return []
+    if not isinstance(value, Mapping):
+        only = bundle.hosts("nodes_of_job")
+        gathered.kernel(lines_of(value, bundle.path("dmesg")), only[0] if len(only) == 1 else None)
+        return list(only) if len(only) == 1 else []
+    read: list[str] = []
+    for node, lines in value.items():
+        if isinstance(lines, str) and "\n" not in lines and notes.NO.search(lines):
+            continue  # "not readable": unknown
+        gathered.kernel(lines_of(lines, f"{bundle.path('dmesg')}.{node}"), node)
+        read.append(node)
+    return read
+
+
+def _job_logs(bundle: Fields, gathered: Gathered) -> _Logs:
+    value, logs = bundle.get("log"), _Logs()
+    if not isinstance(value, Mapping):
+        gathered.job(lines_of(value, bundle.path("log")))
+        return logs
+    for name, given in value.items():
+        lines = lines_of(given, f"{bundle.path('log')}.{name}")
+        rank = RANK.fullmatch(name)
+        gathered.job(lines, None if rank else name, int(rank[1]) if rank else None)
+        if rank is None:
+            logs.nodes.append(name)
+            if not any(line.strip() for line in lines):
+                logs.empty.add(name)
+    return logs
+
+
+def _addresses(bundle: Fields) -> dict[str, str]:
+    hosts = bundle.inner("ip_hosts")
+    for address, node in hosts.data.items():
+        if not isinstance(node, str):
+            raise BundleError(f"{hosts.where}.{address}", "expected a node name")
+    return dict(hosts.data)
+
+
+def _facts(bundle: Fields, alike: bool) -> dict[str, Scalar]:
+    facts: dict[str, Scalar] = {
+        key: value
+        for key, value in bundle.data.items()
+        if key not in READ and isinstance(value, str | int | float | bool)
+    }
+    if alike:
+        facts["others_alike"] = True
+    if who := notes.whom_it_follows(bundle):
+        facts["follows"] = who
+    for key in ("history", "dmesg", "heartbeats", "other_nodes"):
+        if isinstance(text := bundle.get(key), str):
+            facts[key] = text
+    return facts
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def _json(path: Path) -> object:
+    try:
+        if path.stat().st_size > JSON_BYTES:
+            raise BundleError(str(path), f"larger than {JSON_BYTES >> 20} MiB; put logs into a folder: job/*.log")
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise BundleError(str(path), error.strerror or str(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise BundleError(str(path), f"not JSON: {error}; a log belongs into a folder: job/<name>.log") from error
+
+
+def _folder(path: Path, site: Site) -> list[Scene]:
+    case_file = path / "case.json"
+    logs, kernels = sorted(path.glob("job/*.log")), sorted(path.glob("kernel/*.log"))
+    dumps = sorted(p for p in path.glob("flight-recorder/*") if DUMP.fullmatch(p.name) and p.is_file())
+    if not (case_file.exists() or logs or kernels or dumps):
+        raise BundleError(
+            str(path), "holds none of case.json, flight-recorder/_dump_<rank>, kernel/<node>.log, job/*.log"
+        )
+    scenes = (
+        read_case(_json(case_file), str(case_file), site) if case_file.exists() else [Scene("", Case(trusted=True))]
+    )
+    return [Scene(scene.name, _with_files(scene.case, logs, kernels, dumps, site)) for scene in scenes]
+
+
+def _with_files(case: Case, logs: list[Path], kernels: list[Path], dumps: list[Path], site: Site) -> Case:
+    gathered = Gathered(site, list(case.evidence))
+    for file in kernels:
+        _read_log(gathered, LogReader("kernel", node=file.stem), file, SENSOR)
+    known = {*case.nodes, *(file.stem for file in kernels)}
+    for file in logs:
+        rank = RANK.fullmatch(file.stem)
+        node = file.stem if file.stem in known or notes.hosts_in(file.stem) == (file.stem,) else None
+        reader = LogReader("job", node=node, rank=int(rank[1]) if rank else None, extra=site())
+        _read_log(gathered, reader, file, JOB)
+    for file in dumps:
+        gathered.dump(file)
+    return replace(
+        case,
+        evidence=tuple(gathered.evidence),
+        nodes=tuple(dict.fromkeys([*case.nodes, *(file.stem for file in kernels)])),
+        read_clean=case.read_clean | {file.stem for file in kernels},
+    )
+
+
+def _read_log(gathered: Gathered, reader: LogReader, file: Path, origin: str) -> None:
+    for chunk in _chunks(file):
+        gathered.take(reader.feed(chunk), origin)
+    gathered.take(reader.close(), origin)
+
+
+def _chunks(file: Path) -> Iterator[bytes]:
+    try:
+        with file.open("rb") as stream:
+            while chunk := stream.read(CHUNK):
+                yield chunk
+    except OSError as error:
+        raise BundleError(str(file), error.strerror or str(error)) from error
