@@ -1,29 +1,24 @@
-"""An incident bundle (docs/formats.md, section 10) -> the cases that it holds."""
+"""The JSON of an incident bundle (docs/formats.md, section 10) -> the cases that it holds."""
 
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from controller.bundles import notes, past, slurm_side
 from controller.bundles.fields import BundleError, Fields, Scalar, lines_of, rank_nodes
 from controller.bundles.gather import Gathered
-from controller.decision.evidence import JOB, SENSOR, Case
-from worker_hooks.signs.log import LogReader
+from controller.decision.evidence import Case
 from worker_hooks.signs.recogniser import Recogniser
 
 Site = Callable[[], Sequence[Recogniser]]
 SCENARIO = re.compile(r"scenario_\d+")
 RANK = re.compile(r"rank[-_ ]?(\d{1,7})", re.IGNORECASE)
-DUMP = re.compile(r".*_(\d{1,7})")
-CHUNK = 1 << 20
-JSON_BYTES = 64 << 20
 # Keys that are read by name; any other plain value is a fact about the job.
 READ = frozenset(
-    "log dmesg rank_hosts ip_hosts nodes_of_job node sinfo sacct slurm slurm_state hook history attempts attempts_same "
-    "last_step prior_success_on_same_nodes heartbeats other_nodes evidence".split()
+    {"log", "dmesg", "rank_hosts", "ip_hosts", "nodes_of_job", "node", "sinfo", "sacct", "slurm", "slurm_state", "hook"}
+    | {"history", "attempts", "attempts_same", "last_step", "prior_success_on_same_nodes", "heartbeats", "other_nodes"}
+    | {"evidence"}
 )
 
 
@@ -33,13 +28,6 @@ class Scene:
 
     name: str
     case: Case
-
-
-def read_path(path: Path, site: Site = tuple) -> list[Scene]:
-    """A JSON file or a folder. Raises BundleError that names file and key."""
-    if path.is_dir():
-        return _folder(path, site)
-    return read_case(_json(path), str(path), site)
 
 
 def read_case(data: object, where: str = "input", site: Site = tuple) -> list[Scene]:
@@ -163,66 +151,3 @@ def _facts(bundle: Fields, alike: bool) -> dict[str, Scalar]:
         if isinstance(text := bundle.get(key), str):
             facts[key] = text
     return facts
-
-
-# --- files ----------------------------------------------------------------------------------------------------------
-
-
-def _json(path: Path) -> object:
-    try:
-        if path.stat().st_size > JSON_BYTES:
-            raise BundleError(str(path), f"larger than {JSON_BYTES >> 20} MiB; put logs into a folder: job/*.log")
-        return json.loads(path.read_bytes())
-    except OSError as error:
-        raise BundleError(str(path), error.strerror or str(error)) from error
-    except (ValueError, RecursionError) as error:
-        raise BundleError(str(path), f"not JSON: {error}; a log belongs into a folder: job/<name>.log") from error
-
-
-def _folder(path: Path, site: Site) -> list[Scene]:
-    case_file = path / "case.json"
-    logs, kernels = sorted(path.glob("job/*.log")), sorted(path.glob("kernel/*.log"))
-    dumps = sorted(p for p in path.glob("flight-recorder/*") if DUMP.fullmatch(p.name) and p.is_file())
-    if not (case_file.exists() or logs or kernels or dumps):
-        raise BundleError(
-            str(path), "holds none of case.json, flight-recorder/_dump_<rank>, kernel/<node>.log, job/*.log"
-        )
-    scenes = (
-        read_case(_json(case_file), str(case_file), site) if case_file.exists() else [Scene("", Case(trusted=True))]
-    )
-    return [Scene(scene.name, _with_files(scene.case, logs, kernels, dumps, site)) for scene in scenes]
-
-
-def _with_files(case: Case, logs: list[Path], kernels: list[Path], dumps: list[Path], site: Site) -> Case:
-    gathered = Gathered(site, list(case.evidence))
-    for file in kernels:
-        _read_log(gathered, LogReader("kernel", node=file.stem), file, SENSOR)
-    known = {*case.nodes, *(file.stem for file in kernels)}
-    for file in logs:
-        rank = RANK.fullmatch(file.stem)
-        node = file.stem if file.stem in known or notes.hosts_in(file.stem) == (file.stem,) else None
-        reader = LogReader("job", node=node, rank=int(rank[1]) if rank else None, extra=site())
-        _read_log(gathered, reader, file, JOB)
-    for file in dumps:
-        gathered.dump(file)
-    return replace(
-        case,
-        evidence=tuple(gathered.evidence),
-        nodes=tuple(dict.fromkeys([*case.nodes, *(file.stem for file in kernels)])),
-        read_clean=case.read_clean | {file.stem for file in kernels},
-    )
-
-
-def _read_log(gathered: Gathered, reader: LogReader, file: Path, origin: str) -> None:
-    for chunk in _chunks(file):
-        gathered.take(reader.feed(chunk), origin)
-    gathered.take(reader.close(), origin)
-
-
-def _chunks(file: Path) -> Iterator[bytes]:
-    try:
-        with file.open("rb") as stream:
-            while chunk := stream.read(CHUNK):
-                yield chunk
-    except OSError as error:
-        raise BundleError(str(file), error.strerror or str(error)) from error
