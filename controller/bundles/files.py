@@ -50,12 +50,12 @@ def _folder(path: Path, site: Site) -> list[Scene]:
 def _with_files(case: Case, logs: list[Path], kernels: list[Path], dumps: list[Path], site: Site) -> Case:
     gathered = Gathered(site, list(case.evidence))
     for file in kernels:
-        _read_log(gathered, LogReader("kernel", node=file.stem), file, SENSOR)
+        _read_log(gathered, LogReader("kernel", node=file.stem, whole=True), file, SENSOR)
     known = {*case.nodes, *(file.stem for file in kernels)}
     for file in logs:
         rank = RANK.fullmatch(file.stem)
         node = file.stem if file.stem in known or notes.hosts_in(file.stem) == (file.stem,) else None
-        reader = LogReader("job", node=node, rank=int(rank[1]) if rank else None, extra=site())
+        reader = LogReader("job", node=node, rank=int(rank[1]) if rank else None, extra=site(), whole=True)
         _read_log(gathered, reader, file, JOB)
     for file in dumps:
         gathered.dump(file)

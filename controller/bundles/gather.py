@@ -14,16 +14,18 @@ ORIGINS = {"kernel": SENSOR, "history": CONTROLLER, "slurm": SLURM}
 
 @dataclass
 class Gathered:
-    """`site`: makes the recognisers of the site's own patterns, anew for each log because they may remember."""
+    """`site`: makes the recognisers of the site's own patterns, anew for each log because they may remember.
+    `hosts`: the names of nodes that the bundle tells, so that a prefix of a line can be known as one."""
 
     site: Callable[[], Sequence[Recogniser]] = tuple
     evidence: list[Evidence] = field(default_factory=list)
+    hosts: tuple[str, ...] = ()
 
     def kernel(self, lines: Iterable[str], node: str | None) -> None:
-        self.take(read_lines("kernel", lines, node=node), SENSOR)
+        self.take(read_lines("kernel", lines, node=node, hosts=self.hosts), SENSOR)
 
     def job(self, lines: Iterable[str], node: str | None = None, rank: int | None = None) -> None:
-        self.take(read_lines("job", lines, node=node, rank=rank, extra=self.site()), JOB)
+        self.take(read_lines("job", lines, node=node, rank=rank, extra=self.site(), hosts=self.hosts), JOB)
 
     def take(self, signs: Iterable[Sign], origin: str) -> None:
         for sign in signs:

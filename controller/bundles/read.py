@@ -61,6 +61,10 @@ class _Logs:
 
 
 def _case(bundle: Fields, gathered: Gathered) -> Case:
+    ranks = rank_nodes(bundle.get("rank_hosts"), bundle.path("rank_hosts"))
+    addresses = _addresses(bundle)
+    by_node = [key for part in ("log", "dmesg") if isinstance(given := bundle.get(part), Mapping) for key in given]
+    gathered.hosts = (*bundle.hosts("nodes_of_job"), *ranks.values(), *addresses.values(), *by_node)
     attempts = past.attempts(bundle)
     kernel = _kernel(bundle, gathered)
     logs = _job_logs(bundle, gathered)
@@ -71,13 +75,12 @@ def _case(bundle: Fields, gathered: Gathered) -> Case:
     slurm = slurm_side.job_fact(bundle, gathered)
     finished, step = notes.hook(bundle)
     healthy, alike = notes.equals(bundle)
-    ranks = rank_nodes(bundle.get("rank_hosts"), bundle.path("rank_hosts"))
     named = dict.fromkeys([*bundle.hosts("nodes_of_job"), *ranks.values(), *logs.nodes, *kernel, *sorted(healthy)])
     last_step = bundle.whole("last_step")
     return Case(
         evidence=tuple(gathered.evidence),
         rank_nodes=ranks,
-        addresses=_addresses(bundle),
+        addresses=addresses,
         nodes=tuple(named),
         node_facts=facts,
         slurm=slurm,

@@ -78,8 +78,8 @@ def job_fact(bundle: Fields, gathered: Gathered) -> SlurmJobFact | None:
     if not isinstance(known.get("State"), str) or not known["State"].strip():
         return None
     parsed = states.parse_job(known["State"])
-    restarts = known.get("Restarts")
-    count = restarts if isinstance(restarts, int) else int(restarts) if str(restarts).isdigit() else 0
+    restarts = str(known.get("Restarts", ""))
+    count = int(restarts) if restarts.isascii() and restarts.isdigit() and len(restarts) < 10 else 0
     reason = str(known.get("Reason") or "")
     raw = " ".join(f"{key}={value}" for key, value in known.items())
     gathered.note("slurm.job_state", raw, "slurm", state=parsed.base, reason=reason, restarts=count)
