@@ -19,7 +19,7 @@ _KINDS_OF_ONE = 64  # of one family on one node and rank
 _PASSING = frozenset({"pid", "uid", "message", "ran_ms", "seconds", "cpu", "remaining_s", "percent"})
 # Families that are one stream whatever they carry, and families whose texts are details of one event.
 _STREAMS = frozenset({"progress"})
-_TEXT_IS_DETAIL = frozenset({"xid", "sxid"})
+_TEXT_IS_DETAIL = frozenset({"xid", "sxid", "pcie", "gpu"})
 _NUMBER = re.compile(r"(?:0x[0-9a-fA-F]+|\d)[\d.]*")
 _SHAPE_CHARS = 160
 

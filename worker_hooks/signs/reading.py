@@ -1,11 +1,21 @@
 """Makes the sign of a line: what every recogniser needs."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from worker_hooks.signs.codes import layer_of
 from worker_hooks.signs.recogniser import Line
 from worker_hooks.signs.sign import RAW_CHARS, Scalar, Sign
 
 
-def sign_of(line: Line, code: str, *, node: str | None = None, rank: int | None = None, **attrs: Scalar | None) -> Sign:
+def sign_of(
+    line: Line,
+    code: str,
+    attrs: Mapping[str, Scalar | None] = MappingProxyType({}),
+    *,
+    node: str | None = None,
+    rank: int | None = None,
+) -> Sign:
     """`node`, `rank`: where the text names them itself. Attributes that are None or "" are left out."""
     return Sign(
         code=code,

@@ -19,17 +19,17 @@ _XID = re.compile(
     rf"(?<![A-Za-z])Xid \((?:PCI:)?(?P<pci>{_PCI})(?P<mig>[^)]{{0,80}})\):? *(?P<number>\d{{1,6}})\b *,? *(?P<rest>.*)",
     re.S,
 )
-_MIG = re.compile(r"(?P<name>GPU-I|GPU-CI|GI|CI)\s*[: ]\s*(?P<number>\d+)")
-_PID = re.compile(r"pid=(?:'?<unknown>'?|'?(?P<pid>\d+)'?)\s*,?\s*")
+_MIG = re.compile(r"(?P<name>GPU-I|GPU-CI|GI|CI)\s*[: ]\s*(?P<number>\d{1,4})")
+_PID = re.compile(r"pid=(?:'?<unknown>'?|'?(?P<pid>\d{1,10})'?)\s*,?\s*")
 # A process's name may hold anything; the driver's words begin with one of these, or at least with a capital.
 _NAME_ENDS = (
     re.compile(r"name=(?P<name>.{0,80}?), (?=Ch(?:annel|ID)* [0-9a-fA-Fx]{2,}|channel |Graphics |GPU|Timeout )"),
     re.compile(r"name=(?P<name>.{0,80}?), (?=[A-Z0-9(])"),
     re.compile(r"name=(?P<name>[^,]{0,80})(?:, |,?$)"),
 )
-_LOCATION = re.compile(r"\(?(GPC \d+(?:, *TPC \d+)?(?:, *SM \d+)?)\)?")
+_LOCATION = re.compile(r"\(?(GPC \d{1,3}(?:, *TPC \d{1,3})?(?:, *SM \d{1,3})?)\)?")
 _LINK_EVENT = re.compile(r"(?P<unit>[A-Z][A-Z0-9_]+) (?P<fatal>Fatal|Non-?fatal)\b", re.I)
-_LINK = re.compile(r"\b[Ll]ink:? (?P<link>-?\d+)\b")
+_LINK = re.compile(r"\b[Ll]ink:? (?P<link>-?\d{1,6})\b")
 _RECOVERY = re.compile(r"GPU recovery action changed from .*? to \S+ \((?P<action>[^)]*)\)")
 _RECOVERIES = (
     ("reboot", "reboot"),
@@ -92,14 +92,16 @@ class XidReader:
         return sign_of(
             line,
             f"xid.{number}",
-            number=number,
-            pci=pci,
-            pid=pid,
-            process=process,
-            text=text,
-            gpu_instance=mig,
-            gpu_uuid=self._uuids.get(pci),
-            **_details(number, text),
+            {
+                "number": number,
+                "pci": pci,
+                "pid": pid,
+                "process": process,
+                "text": text,
+                "gpu_instance": mig,
+                "gpu_uuid": self._uuids.get(pci),
+                **_details(number, text),
+            },
         )
 
     def _lost(self, line: Line) -> list[Sign]:
@@ -112,7 +114,8 @@ class XidReader:
             return []
         text = line.text.removeprefix("NVRM: ").strip()
         uuid = self._uuids.get(pci)
-        return [sign_of(line, "xid.79", number=79, pci=pci, text=text, gpu_uuid=uuid, inferred=True)]
+        attrs: dict[str, Scalar | None] = {"number": 79, "pci": pci, "text": text, "gpu_uuid": uuid, "inferred": True}
+        return [sign_of(line, "xid.79", attrs)]
 
     def _remember_uuid(self, text: str) -> None:
         match = _UUID.search(text)
@@ -171,6 +174,12 @@ _FATAL = re.compile(r"\b(?P<fatal>Fatal|Non-?fatal)\b", re.I)
 _DETAIL = re.compile(r"(?:Data\b|Severity\b|\{)")
 
 
+class XidInJobReader(XidReader):
+    """For job logs: only the lines that say it by themselves."""
+
+    triggers: tuple[bytes, ...] = (b"Xid (", b"fallen off the bus")
+
+
 class SxidReader:
     """Data and severity lines that follow an event belong to it."""
 
@@ -190,17 +199,14 @@ class SxidReader:
             return []
         _keep(self._events, event, line.number)
         fatal, link = _FATAL.search(text), _LINK.search(text)
-        return [
-            sign_of(
-                line,
-                f"sxid.{number}",
-                number=number,
-                pci=pci,
-                fatal=fatal["fatal"].lower() == "fatal" if fatal else None,
-                link=int(link["link"]) if link else None,
-                text=text,
-            )
-        ]
+        attrs: dict[str, Scalar | None] = {
+            "number": number,
+            "pci": pci,
+            "fatal": fatal["fatal"].lower() == "fatal" if fatal else None,
+            "link": int(link["link"]) if link else None,
+            "text": text,
+        }
+        return [sign_of(line, f"sxid.{number}", attrs)]
 
     def close(self) -> list[Sign]:
         return []
