@@ -9,7 +9,8 @@ from controller.models.training_job import Attempt, TrainingJob
 
 
 class Incident(models.Model):
-    """One fault. `cause` is the verdict's class; `summary` and `reason` are what people read."""
+    """One fault. `cause` is the verdict's class; `summary` and `reason` are what people read. `assessment`: what
+    diagnosis said besides (docs/formats.md, section 10, without the evidence); empty where none was asked."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="incidents")
     training_job = models.ForeignKey(TrainingJob, on_delete=models.CASCADE, related_name="incidents")
@@ -29,6 +30,7 @@ class Incident(models.Model):
     acting_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
     ask = models.TextField(blank=True, default="")
+    assessment = json_dict()
 
     class Meta:
         constraints = [
@@ -65,7 +67,9 @@ class StateChange(models.Model):
 
 
 class Evidence(models.Model):
-    """A dated sign: never edited. `observed_at` is corrected to the controller's clock."""
+    """A dated sign: never edited. `observed_at` is corrected to the controller's clock. `stance`: accuses, clears,
+    soft, cascade or context. `origin`: whose word it is (`decision.evidence`), "" for the controller's older rows.
+    `count`: how many like it were collapsed into this one, the last of them at `last_at`."""
 
     incident = models.ForeignKey(Incident, on_delete=models.CASCADE, related_name="evidence")
     number = models.PositiveIntegerField()
@@ -75,6 +79,11 @@ class Evidence(models.Model):
     code = models.CharField(max_length=64)
     raw = models.TextField()
     stance = models.CharField(max_length=8, default="accuses")
+    origin = models.CharField(max_length=16, blank=True, default="")
+    node = models.CharField(max_length=255, blank=True, default="")
+    rank = models.BigIntegerField(null=True, blank=True)
+    count = models.PositiveBigIntegerField(default=1)
+    last_at = models.DateTimeField(null=True, blank=True)
     observed_at = models.DateTimeField()
     received_at = models.DateTimeField()
 
