@@ -13,7 +13,7 @@ Medians and median deviations everywhere: one odd value moves nothing. Multiplyi
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
 # Parts of an operation's name that say it waits for others. `clip`: the norm of all gradients is a sum over ranks.
@@ -63,11 +63,11 @@ class Straggler:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`stragglers`: the slowest first. `undecided`: roles of which nothing can be said, and why. `imbalance`: the slowest
-    role's time over the median of the roles: nobody's fault."""
+    """`stragglers`: the slowest first. `undecided`: roles of which nothing can be said, and why. `imbalance`: the time
+    of the slowest role over the median of the roles: nobody's fault."""
 
     stragglers: tuple[Straggler, ...] = ()
-    undecided: Mapping[str, str] | None = None
+    undecided: Mapping[str, str] = field(default_factory=dict)
     imbalance: float = 1.0
 
     @property

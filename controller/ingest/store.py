@@ -15,7 +15,7 @@ from controller.models import AgentReport, Attempt, Checkpoint, MetricChunk, Nod
 from controller.slurm import hostlist
 from worker_hooks.protocol.machine import encode_machine
 from worker_hooks.protocol.manifest import parse_folder
-from worker_hooks.protocol.messages import Message, MessageError
+from worker_hooks.protocol.messages import Message, MessageError, encode_rank
 
 MAX_NODES = 65536
 MAX_RANK_ROWS = 16384
@@ -108,7 +108,7 @@ def save_report(report: AgentReport, message: Message, *, fresh: bool, now: date
         report.state, report.leader = agent.state, agent.leader
         report.boot_id, report.probe_port = message.boot_id or report.boot_id, agent.probe_port
         report.addresses = {k[:64]: v[:255] for k, v in list(agent.addresses.items())[:MAX_ADDRESSES]}
-        report.ranks = [rank.__dict__ for rank in message.ranks]
+        report.ranks = [encode_rank(rank) for rank in message.ranks]
         if agent.clock_offset_s is not None:
             report.clock_offset_s = agent.clock_offset_s
         columns += ["received_at", "sent_at", "state", "leader", "boot_id", "probe_port", "addresses", "ranks"]

@@ -21,6 +21,7 @@ from worker_hooks.protocol.messages import (
     encode_message,
     encode_number,
 )
+from worker_hooks.protocol.pace import PhasePace
 
 pytestmark = pytest.mark.pure
 GOLDEN = Path(__file__).with_name("golden") / "messages"
@@ -57,14 +58,41 @@ def test_a_newer_agents_keys_are_ignored_and_its_records_kept_whole() -> None:
     assert moon.body == {"name": "moon_landed", "rank": None, "data": {"crew": 3}, "extra": True}
 
 
-@pytest.mark.parametrize("name", ["message-v1-full", "message-v1-least", "message-v1-from-a-newer-agent"])
+@pytest.mark.parametrize(
+    "name", ["message-v1-full", "message-v1-least", "message-v1-from-a-newer-agent", "message-v1-pace"]
+)
 def test_messages_survive_the_round_trip(name: str) -> None:
     message = decode_message(golden(name))
     assert decode_message(json.loads(json.dumps(encode_message(message), allow_nan=False))) == message
 
 
-def test_encoding_writes_what_the_golden_message_holds() -> None:
-    assert encode_message(decode_message(golden("message-v1-full"))) == golden("message-v1-full")
+@pytest.mark.parametrize("name", ["message-v1-full", "message-v1-pace"])
+def test_encoding_writes_what_the_golden_message_holds(name: str) -> None:
+    assert encode_message(decode_message(golden(name))) == golden(name)
+
+
+def test_a_ranks_pace_is_read() -> None:
+    pace = decode_message(golden("message-v1-pace")).ranks[0].pace
+    assert pace is not None and (pace.steps, pace.step_median_s, pace.first_step_s) == (119, 0.51, 41.0)
+    assert pace.phases["saving"] == PhasePace(count=3, median_s=2.0, longest_s=2.5)
+
+
+@pytest.mark.parametrize("pace", [None, 5, [], "fast"])
+def test_what_is_no_pace_is_left_out(pace: object) -> None:
+    data = golden("message-v1-pace")
+    data["ranks"][0]["pace"] = pace
+    assert decode_message(data).ranks[0].pace is None
+
+
+@pytest.mark.parametrize("odd", [-1.0, math.nan, math.inf, True, "1", None, 10**400])
+def test_what_is_not_understood_in_a_pace_refuses_no_message(odd: object) -> None:
+    data = golden("message-v1-pace")
+    told = data["ranks"][0]["pace"]
+    told |= {"step_median_s": odd, "steps": odd, "of_tomorrow": {"deep": 1}}
+    told["phases"] |= {"saving": {"count": 3, "median_s": odd, "longest_s": 1.0}, "dreaming": told["phases"]["loading"]}
+    pace = decode_message(data).ranks[0].pace
+    assert pace is not None and pace.step_median_s is None and pace.step_recent_s == 0.5
+    assert list(pace.phases) == ["loading"]
 
 
 def test_answers() -> None:

@@ -9,10 +9,12 @@ from pathlib import Path
 
 from worker_hooks._version import __version__
 from worker_hooks.agent.network import MAX_TARGETS, connect_outcome
+from worker_hooks.agent.pace import PaceBook
 from worker_hooks.agent.placement import Placement
 from worker_hooks.agent.ranks import RankGroup, RankProcess
 from worker_hooks.protocol.machine import MachineIdentity
 from worker_hooks.protocol.messages import AgentInfo, Instruction, Message, RankState, Reader
+from worker_hooks.protocol.pace import Pace
 from worker_hooks.protocol.slots import FILE_NAME, Slot, read_slots
 
 PROBE_LIMIT_S = 1.0
@@ -35,6 +37,7 @@ class AgentState:
     stop_reason: str | None = None
     machine: MachineIdentity | None = None
     clock_offset_s: Callable[[], float | None] = lambda: None
+    pace: PaceBook = field(default_factory=PaceBook)
 
     def message(self) -> Message:
         """The heartbeat part; records are added by who sends it."""
@@ -68,10 +71,14 @@ class AgentState:
 
     def _ranks(self) -> list[RankState]:
         slots, now_ns = self.slots(), time.monotonic_ns()
-        return [_rank_state(rank, slots[rank.local_rank], now_ns) for rank in list(self.group.ranks)]
+        self.pace.look(slots, now_ns)
+        return [
+            _rank_state(rank, slots[rank.local_rank], self.pace.told(rank.local_rank, now_ns), now_ns)
+            for rank in list(self.group.ranks)
+        ]
 
 
-def _rank_state(rank: RankProcess, slot: Slot | None, now_ns: int) -> RankState:
+def _rank_state(rank: RankProcess, slot: Slot | None, pace: Pace | None, now_ns: int) -> RankState:
     end = rank.end
     return RankState(
         rank=rank.rank,
@@ -83,6 +90,7 @@ def _rank_state(rank: RankProcess, slot: Slot | None, now_ns: int) -> RankState:
         beat_age_s=round(slot.beat_age_s(now_ns), 3) if slot else None,
         exit_code=end.code if end else None,
         signal=end.signal if end else None,
+        pace=pace,
     )
 
 

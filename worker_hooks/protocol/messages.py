@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from worker_hooks.protocol.identity import FORM, is_run_id
 from worker_hooks.protocol.machine import MachineIdentity, decode_machine, encode_machine
+from worker_hooks.protocol.pace import Pace, decode_pace, encode_pace
 
 PROTOCOL = 1
 MAX_BODY_BYTES = 1 << 20
@@ -69,6 +70,7 @@ class RankState:
     beat_age_s: float | None
     exit_code: int | None = None
     signal: int | None = None
+    pace: Pace | None = None
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,11 @@ def encode_record(record: Record) -> dict[str, Any]:
     return {"seq": record.seq, "kind": record.kind, "at": record.at, **record.body}
 
 
+def encode_rank(rank: RankState) -> dict[str, Any]:
+    plain = {key: value for key, value in vars(rank).items() if key != "pace"}
+    return plain if rank.pace is None else {**plain, "pace": encode_pace(rank.pace)}
+
+
 def encode_message(message: Message) -> dict[str, Any]:
     """The message as JSON builtins. Raises nothing: a `Message` is valid by construction."""
     machine = {} if message.machine is None else {"machine": encode_machine(message.machine)}
@@ -156,7 +163,7 @@ def encode_message(message: Message) -> dict[str, Any]:
         "boot_id": message.boot_id,
         "job": asdict(message.job),
         "agent": asdict(message.agent),
-        "ranks": [asdict(rank) for rank in message.ranks],
+        "ranks": [encode_rank(rank) for rank in message.ranks],
         "records": [encode_record(record) for record in message.records],
         **machine,
     }
@@ -312,4 +319,5 @@ def _rank(item: Reader) -> RankState:
         beat_age_s=item.optional_number("beat_age_s"),
         exit_code=item.optional_integer("exit_code"),
         signal=item.optional_integer("signal"),
+        pace=decode_pace(item.data.get("pace"), PHASES),
     )
