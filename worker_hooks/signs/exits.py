@@ -26,7 +26,7 @@ _PATTERNS = (
 
 
 class Exits:
-    triggers = (
+    triggers: tuple[bytes, ...] = (
         *(b"exitcode", b"return code", b"died from signal", b"rror", b"aught signal", b": line ", b"SIGTERM"),
         *(b"death signal", b"ypassing SIG"),
     )

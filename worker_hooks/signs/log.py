@@ -49,7 +49,10 @@ class LogReader:
             raise ValueError(f"kind of log {kind!r}: {KERNEL} or {JOB}")
         own = kernel_recognisers() if kind == KERNEL else [*job_recognisers(), *kernel_in_job_recognisers()]
         self._recognisers: list[Recogniser] = [*own, *extra]
-        self._scanner = Scanner(trigger for one in self._recognisers for trigger in one.triggers)
+        self._scanner = Scanner(
+            (trigger for one in self._recognisers for trigger in one.triggers),
+            (literal for one in self._recognisers for literal in getattr(one, "frequent", ())),
+        )
         origin = source or ("kernel" if kind == KERNEL else "job_log")
         clock = Clock(year, booted_at, utc_offset_s)
         self._prefixes = Prefixes(kind, origin, clock, node, rank, frozenset(hosts))

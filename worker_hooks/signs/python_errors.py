@@ -47,7 +47,7 @@ _NEEDS_MODULE = frozenset({"Error", "error", "timeout", "gaierror", "herror", "E
 
 
 class PythonErrors:
-    triggers = (b"rror", b"xception", b"KeyboardInterrupt", b"SystemExit")
+    triggers: tuple[bytes, ...] = (b"rror", b"xception", b"KeyboardInterrupt", b"SystemExit")
 
     def read(self, line: Line) -> list[Sign]:
         match = exception(line.text)

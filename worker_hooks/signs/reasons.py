@@ -43,7 +43,7 @@ def _inner(ended: Found) -> list[Found]:
 class Reasons:
     """Signs of the communication libraries, CUDA, storage and memory, wherever in the log they stand."""
 
-    triggers = (
+    triggers: tuple[bytes, ...] = (
         *(b"NCCL", b"rror", b"xception", b"Connection", b"vendor err", b"Cuda failure", b"Assertion ", b"NVML"),
         *(b"bad_alloc", b"missing ranks", b"oss is nan"),
     )

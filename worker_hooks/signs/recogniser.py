@@ -25,7 +25,10 @@ class Line:
 class Recogniser(Protocol):
     """`triggers`: literals; every line that it can read holds at least one of them. Few and rare ones: each costs a
     search through every byte. `read` is given every line that holds a trigger of *any* recogniser, in order, and may
-    keep a bounded memory of earlier ones (a table, a message over several lines); `close` gives what is left."""
+    keep a bounded memory of earlier ones (a table, a message over several lines); `close` gives what is left.
+
+    A recogniser may also have `frequent`, literals of lines that may be most of a log (steps, progress bars): of a long
+    log it is given only a sample of those."""
 
     triggers: tuple[bytes, ...]
 

@@ -50,7 +50,7 @@ class _Table:
 class FailureTables:
     """`triggers`: the short ones find the lines of an entry, whose names are padded to one width."""
 
-    triggers = (b"observed failure", b"      : ", b"exitcode", b"rror_file", b"traceback :")
+    triggers: tuple[bytes, ...] = (b"observed failure", b"      : ", b"exitcode", b"rror_file", b"traceback :")
 
     def __init__(self) -> None:
         self._tables: dict[object, _Table] = {}

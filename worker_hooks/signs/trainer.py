@@ -36,7 +36,7 @@ _BAR_RANK = re.compile(r"\brank[ :=]*(\d{1,7})\b", re.IGNORECASE)
 
 
 class Finished:
-    triggers = (
+    triggers: tuple[bytes, ...] = (
         b"rainer.fit",
         b"train_runtime",
         b"after training is done",
