@@ -32,5 +32,6 @@ def _build(kind: Any, value: Any) -> Any:
     if origin is frozenset:
         return frozenset(value)
     if origin is not None and isinstance(value, Mapping):
-        return {key: _build(args[1], item) for key, item in value.items()}
+        # JSON has texts for keys: a rank's number comes back as one.
+        return {int(key) if args[0] is int else key: _build(args[1], item) for key, item in value.items()}
     return value

@@ -4,10 +4,14 @@ Signs come from `worker_hooks/signs` and the controller's own rows; here they ar
 a stored incident and a bundle on disk are judged by the same code.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from controller.decision.facts import NodeFact, SlurmJobFact
+if TYPE_CHECKING:  # facts carry evidence
+    from controller.decision.facts import NodeFact, SlurmJobFact
 
 Scalar = str | int | float | bool
 
@@ -22,7 +26,8 @@ INDEPENDENT = frozenset({SENSOR, SLURM, CONTROLLER})
 @dataclass(frozen=True)
 class Evidence:
     """One sign, dated on the controller's clock (`at` None: unknown). `id` is unique in its set and says nothing by
-    itself: the same sign that comes twice has the same `key`. `job`: the run id whose word it is, for JOB."""
+    itself: the same sign that comes twice has the same `key`. `job`: the run id whose word it is, for JOB.
+    `received_at`: when the controller got it, None in a bundle; it orders nothing."""
 
     id: str
     code: str
@@ -37,6 +42,7 @@ class Evidence:
     count: int = 1
     last_at: float | None = None
     job: str = ""
+    received_at: float | None = None
 
     @property
     def key(self) -> tuple[object, ...]:

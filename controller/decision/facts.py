@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from controller.decision import silence
+from controller.decision.evidence import Evidence
 
 SILENT_OUTCOMES = frozenset({"timeout", "unreachable"})
 LIVING_OUTCOMES = frozenset({"open", "refused"})
@@ -39,7 +40,9 @@ class ProbeFact:
 @dataclass(frozen=True)
 class NodeFact:
     """A node as Slurm's last good view has it. `hold_state` is our own live hold, if any. A node that the view does not
-    show (a hidden partition, PrivateData) has no fact at all: it is unknown, not gone."""
+    show (a hidden partition, PrivateData) has no fact at all: it is unknown, not gone. `answered_at`: when a hold of
+    it, or an incident that suspects it, was last made, whatever became of them: signs received before are dealt with.
+    """
 
     name: str
     base: str
@@ -50,6 +53,7 @@ class NodeFact:
     hold_state: str | None = None
     boot_at: float | None = None
     reason_at: float | None = None
+    answered_at: float | None = None
 
     @property
     def drained_by_somebody(self) -> bool:
@@ -118,6 +122,17 @@ class AttemptFact:
     checks_failed: tuple[str, ...] = ()
     replay_expected: bool = False
     replay_passed: int = 0
+
+
+@dataclass(frozen=True)
+class EndedAttempt:
+    """An earlier attempt of the same training job: where it began, how far it got, what ended it."""
+
+    generation: int
+    start_step: int | None = None
+    step: int | None = None
+    outcome: str = ""
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -227,6 +242,21 @@ class IncidentFact:
 
 
 @dataclass(frozen=True)
+class PastFault:
+    """The newest incident of this training job, live or not. `nodes`: of the attempt that it hit. `at`: its fault, or
+    else when it was found. `until`: when it ended, None while it lives."""
+
+    incident_id: int
+    cause: str
+    state: str
+    nodes: tuple[str, ...] = ()
+    suspects: tuple[str, ...] = ()
+    at: float = 0.0
+    detected_at: float = 0.0
+    until: float | None = None
+
+
+@dataclass(frozen=True)
 class Spent:
     """Requeues already charged to this training job, and those at its present step without progress between. What
     Slurm does by itself (preemption) is charged to nobody."""
@@ -242,7 +272,13 @@ class Spent:
 class SubjectFacts:
     """Everything about one training job that a decision may rest on. `slurm` is None while Slurm does not show the job
     (hidden, or purged after its end): then nothing is concluded from its nodes; `unseen` says why. `launches`: failed
-    starts of the recent past, of this job and of others. `starts_before`: starts of earlier Slurm jobs of this run."""
+    starts of the recent past, of this job and of others. `starts_before`: starts of earlier Slurm jobs of this run.
+
+    `evidence`: bounded, hardest and newest first: what the newest attempt's own processes said, what sensors said of
+    its nodes since shortly before it began (and of the nodes of `last_fault` since then), Slurm's states in words, and
+    earlier hardware verdicts about these nodes. `evidence_left_out`: how many there were besides. `rank_nodes`,
+    `addresses`, `gpus`, `unreadable`, `read_clean`: as in `evidence.Case`. `attempts_before`: what came of earlier
+    attempts, oldest first."""
 
     run_id: str
     state: str
@@ -261,6 +297,15 @@ class SubjectFacts:
     launches: tuple[LaunchFact, ...] = ()
     scheduler: SchedulerFact = SchedulerFact()
     starts_before: int = 0
+    evidence: tuple[Evidence, ...] = ()
+    evidence_left_out: int = 0
+    rank_nodes: Mapping[int, str] = field(default_factory=dict)
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    gpus: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    unreadable: frozenset[str] = frozenset()
+    read_clean: frozenset[str] = frozenset()
+    last_fault: PastFault | None = None
+    attempts_before: tuple[EndedAttempt, ...] = ()
 
     def excuse(self, node: str) -> str | None:
         """Why nothing need be heard from this job on `node` now, as a sentence; None when it should speak."""

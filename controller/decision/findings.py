@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from controller.decision.evidence import Evidence
+
 # Cause classes, in the words of the verdict.
 NODE_LOST = "node_lost"
 NODE_DOWN = "node_down"
@@ -21,8 +23,9 @@ VERIFICATION_FAILED = "verification_failed"
 
 @dataclass(frozen=True)
 class Clue:
-    """One line of proof. `stance`: `accuses`, `clears` or `soft`. `layer`: process, communication, gpu, kernel,
-    network, slurm. `at` is when it was observed (Unix seconds)."""
+    """One line of proof. `stance`: `accuses`, `clears`, `soft` or `cascade` (a consequence). `layer`: process,
+    communication, library, gpu, kernel, network, slurm, progress, node. `at` is when it was observed (Unix seconds).
+    `ref`, `origin`, `count`, `received_at`: of the piece of evidence that it is made of (`clue_of`)."""
 
     layer: str
     source: str
@@ -31,6 +34,29 @@ class Clue:
     raw: str
     at: float
     stance: str = "accuses"
+    ref: str = ""
+    origin: str = ""
+    count: int = 1
+    received_at: float | None = None
+
+
+def clue_of(piece: Evidence, stance: str, now: float) -> Clue:
+    """A piece of evidence as an incident keeps it; undated ones as of when they came."""
+    at = piece.at if piece.at is not None else piece.received_at if piece.received_at is not None else now
+    subject = f"rank {piece.rank}" if piece.rank is not None else piece.node or piece.job or "job"
+    return Clue(
+        layer=piece.layer,
+        source=piece.source,
+        subject=subject,
+        code=piece.code,
+        raw=piece.raw,
+        at=at,
+        stance=stance,
+        ref=piece.id,
+        origin=piece.origin,
+        count=piece.count,
+        received_at=piece.received_at,
+    )
 
 
 @dataclass(frozen=True)
