@@ -23,9 +23,9 @@ VERIFICATION_FAILED = "verification_failed"
 
 @dataclass(frozen=True)
 class Clue:
-    """One line of proof. `stance`: `accuses`, `clears`, `soft` or `cascade` (a consequence). `layer`: process,
-    communication, library, gpu, kernel, network, slurm, progress, node. `at` is when it was observed (Unix seconds).
-    `ref`, `origin`, `count`, `received_at`: of the piece of evidence that it is made of (`clue_of`)."""
+    """One line of proof. `stance`: `accuses`, `clears`, `soft`, `context` or `cascade` (a consequence). `layer`:
+    process, communication, library, gpu, kernel, network, slurm, progress, node. `at` is when it was observed (Unix seconds).
+    The rest is of the piece of evidence that it is made of (`clue_of`), `ref` its id."""
 
     layer: str
     source: str
@@ -36,7 +36,10 @@ class Clue:
     stance: str = "accuses"
     ref: str = ""
     origin: str = ""
+    node: str = ""
+    rank: int | None = None
     count: int = 1
+    last_at: float | None = None
     received_at: float | None = None
 
 
@@ -54,7 +57,10 @@ def clue_of(piece: Evidence, stance: str, now: float) -> Clue:
         stance=stance,
         ref=piece.id,
         origin=piece.origin,
+        node=piece.node or "",
+        rank=piece.rank,
         count=piece.count,
+        last_at=piece.last_at,
         received_at=piece.received_at,
     )
 

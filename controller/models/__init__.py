@@ -8,6 +8,7 @@ from controller.models.cluster import Cluster
 from controller.models.incident import Decision, Evidence, Incident, Recovery, StateChange
 from controller.models.metric import MetricChunk
 from controller.models.node import Exclusion, Machine, Node, NodeCheck, NodeEvent, NodeHold
+from controller.models.sign import NodeSensor, Sign
 from controller.models.training_job import AgentReport, Attempt, Submission, TrainingJob
 
 __all__ = [
@@ -29,7 +30,9 @@ __all__ = [
     "NodeCheck",
     "NodeEvent",
     "NodeHold",
+    "NodeSensor",
     "Recovery",
+    "Sign",
     "StateChange",
     "Submission",
     "TrainingJob",

@@ -69,21 +69,24 @@ class StateChange(models.Model):
 class Evidence(models.Model):
     """A dated sign: never edited. `observed_at` is corrected to the controller's clock. `stance`: accuses, clears,
     soft, cascade or context. `origin`: whose word it is (`decision.evidence`), "" for the controller's older rows.
-    `count`: how many like it were collapsed into this one, the last of them at `last_at`."""
+    `count`: how many like it were collapsed into this one, the last of them at `last_at`. `ref`: the id that it had in
+    the facts, "" for what a detector said in its own words. `late`: it came after the incident was opened."""
 
     incident = models.ForeignKey(Incident, on_delete=models.CASCADE, related_name="evidence")
     number = models.PositiveIntegerField()
     layer = models.CharField(max_length=32)
     source = models.CharField(max_length=255)
     subject = models.CharField(max_length=255)
-    code = models.CharField(max_length=64)
+    code = models.CharField(max_length=128)
     raw = models.TextField()
-    stance = models.CharField(max_length=8, default="accuses")
+    stance = models.CharField(max_length=12, default="accuses")
     origin = models.CharField(max_length=16, blank=True, default="")
     node = models.CharField(max_length=255, blank=True, default="")
     rank = models.BigIntegerField(null=True, blank=True)
     count = models.PositiveBigIntegerField(default=1)
     last_at = models.DateTimeField(null=True, blank=True)
+    ref = models.CharField(max_length=64, blank=True, default="")
+    late = models.BooleanField(default=False)
     observed_at = models.DateTimeField()
     received_at = models.DateTimeField()
 

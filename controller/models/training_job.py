@@ -114,7 +114,8 @@ class Attempt(models.Model):
 
 class AgentReport(models.Model):
     """The last word of one agent: the heartbeat part of its newest message, and how far its records are committed.
-    `identity`: what it said of its machine; `identity_at`: when that was taken down as its node's."""
+    `identity`: what it said of its machine; `identity_at`: when that was taken down as its node's. `gpus`: UUIDs of the
+    GPUs that the job holds there, empty where it did not say."""
 
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="agents")
     node = models.CharField(max_length=255)
@@ -128,6 +129,7 @@ class AgentReport(models.Model):
     identity = json_dict()
     identity_at = models.DateTimeField(null=True, blank=True)
     addresses = json_dict()
+    gpus = json_list()
     probe_port = models.PositiveIntegerField(null=True, blank=True)
     ranks = json_list()
 
