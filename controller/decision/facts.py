@@ -104,7 +104,38 @@ class RankExit:
 
 
 @dataclass(frozen=True)
+class RankProgress:
+    """One rank by the last word of its agent, which was heard at `heard_at`. `phase` None: it never wrote its slot.
+    `progressed_at`: its last step or change of phase; `beat_at`: when its own heartbeat thread last ran."""
+
+    rank: int
+    node: str
+    state: str
+    heard_at: float
+    phase: str | None = None
+    step: int | None = None
+    progressed_at: float | None = None
+    beat_at: float | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+
+
+@dataclass(frozen=True)
+class LearnedPace:
+    """How long one kind of stretch takes in this training job: all ranks of this attempt, else earlier attempts.
+    `count`: how many were seen. `recent_s`: the latest ones of this attempt. Seconds."""
+
+    count: int
+    median_s: float
+    longest_s: float
+    recent_s: float | None = None
+
+
+@dataclass(frozen=True)
 class AttemptFact:
+    """`ranks`: in order of their numbers. `learned`: by kind (`startup, loading, first_step, step, saving,
+    evaluation`). `counts_from`: standing still before it was expected (the job was suspended)."""
+
     generation: int
     state: str
     slurm_job_id: str
@@ -122,6 +153,10 @@ class AttemptFact:
     checks_failed: tuple[str, ...] = ()
     replay_expected: bool = False
     replay_passed: int = 0
+    launched_at: float | None = None
+    counts_from: float = 0.0
+    ranks: tuple[RankProgress, ...] = ()
+    learned: Mapping[str, LearnedPace] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 MODES = ("observe", "approve", "act")
 LEAST_BACKOFF_S = 30.0
+LEAST_FLOOR_S = 5.0
 MOST = 1e9  # more seconds than anybody means; the end of an exclusion must still be a date
 
 
@@ -27,7 +28,7 @@ class Ceilings:
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds."""
+    """Seconds. `sign_memory_s`: how long signs are kept; those that an incident rests on are kept with it."""
 
     agent_silent_s: float = 3.0
     probe_timeout_s: float = 1.0
@@ -36,6 +37,7 @@ class Limits:
     exclusion_s: float = 86400.0
     action_expires_s: float = 600.0
     exit_settle_s: float = 2.0
+    sign_memory_s: float = 604800.0
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,30 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class Stall:
+    """How long a rank may stand still, by what it does. The first six hold until the run has shown its own pace
+    (`learn_from` steps, one stretch of anything else); then it is the largest of `floor_s`, `median_factor` times the
+    median and `longest_factor` times the longest seen. `settle_s`: the wait for other signs before it is an incident.
+    `slow_factor`: a pace so many times slower than the run's own is evidence."""
+
+    startup_s: float = 1800.0
+    loading_s: float = 3600.0
+    first_step_s: float = 3600.0
+    step_s: float = 1800.0
+    saving_s: float = 3600.0
+    evaluation_s: float = 7200.0
+    floor_s: float = 300.0
+    median_factor: float = 10.0
+    longest_factor: float = 3.0
+    learn_from: int = 5
+    settle_s: float = 10.0
+    slow_factor: float = 8.0
+
+
+@dataclass(frozen=True)
 class Policy:
-    """`trust_job_evidence` has no effect yet: no detector rests on the word of a job's own processes to hold a node."""
+    """`trust_job_evidence`: whether the word of one job's own processes may hold a node. Off, it excludes the node for
+    that job, until the root sensor, Slurm or an independent job agrees."""
 
     mode: str = "observe"
     trust_job_evidence: bool = False
@@ -73,6 +97,7 @@ class Policy:
     limits: Limits = field(default_factory=Limits)
     budget: Budget = field(default_factory=Budget)
     launch: Launch = field(default_factory=Launch)
+    stall: Stall = field(default_factory=Stall)
 
     def digest(self) -> str:
         """Changes when any value changes; kept with every decision."""
@@ -87,6 +112,7 @@ def policy_from(data: Mapping[str, Any]) -> Policy:
     if not 0 < policy.ceilings.max_fraction_out <= 1:
         raise PolicyError("ceilings.max_fraction_out: must be above 0 and at most 1")
     _check_launch(policy.launch)
+    _check_stall(policy.stall)
     return policy
 
 
@@ -97,6 +123,18 @@ def _check_launch(launch: Launch) -> None:
         raise PolicyError("launch.backoff_max_s: less than launch.backoff_s")
     if launch.hold_after < 2:
         raise PolicyError("launch.hold_after: at least 2; the first failed launch only excludes the node for the job")
+
+
+def _check_stall(stall: Stall) -> None:
+    kinds = ("startup_s", "loading_s", "first_step_s", "step_s", "saving_s", "evaluation_s")
+    for name in ("floor_s", *kinds):
+        if getattr(stall, name) < LEAST_FLOOR_S:
+            raise PolicyError(f"stall.{name}: at least {LEAST_FLOOR_S:g}: agents speak once a second")
+    for name in ("median_factor", "longest_factor", "slow_factor"):
+        if getattr(stall, name) < 1.5:
+            raise PolicyError(f"stall.{name}: at least 1.5, or what is usual is a stall")
+    if stall.learn_from < 1:
+        raise PolicyError("stall.learn_from: at least 1")
 
 
 def _section(kind: type[Any], data: Mapping[str, Any], prefix: str) -> Any:

@@ -41,6 +41,11 @@ def test_values_are_taken_and_the_digest_follows_them() -> None:
         ({"launch": {"backoff_s": 60, "backoff_max_s": 40}}, "launch.backoff_max_s: less than"),
         ({"launch": {"hold_after": 1}}, "launch.hold_after: at least 2"),
         ({"launch": {"backoff": 60}}, "launch.backoff: unknown key"),
+        ({"stall": {"floor_s": 1}}, "stall.floor_s: at least 5"),
+        ({"stall": {"step_s": 0.5}}, "stall.step_s: at least 5"),
+        ({"stall": {"longest_factor": 1}}, "stall.longest_factor: at least 1.5"),
+        ({"stall": {"learn_from": 0}}, "stall.learn_from: at least 1"),
+        ({"stall": {"steps": 5}}, "stall.steps: unknown key"),
         ({"trust_job_evidence": 1}, "trust_job_evidence: expected bool"),
     ],
 )
