@@ -24,8 +24,8 @@ VERIFICATION_FAILED = "verification_failed"
 @dataclass(frozen=True)
 class Clue:
     """One line of proof. `stance`: `accuses`, `clears`, `soft`, `context` or `cascade` (a consequence). `layer`:
-    process, communication, library, gpu, kernel, network, slurm, progress, node. `at` is when it was observed (Unix seconds).
-    The rest is of the piece of evidence that it is made of (`clue_of`), `ref` its id."""
+    process, communication, library, gpu, kernel, network, slurm, progress, node. `at` is when it was observed (Unix
+    seconds). The rest is of the piece of evidence that it is made of (`clue_of`), `ref` its id."""
 
     layer: str
     source: str

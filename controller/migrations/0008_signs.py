@@ -43,7 +43,7 @@ class Migration(migrations.Migration):
                 ('node', models.CharField(max_length=255)),
                 ('token_digest', models.CharField(blank=True, db_index=True, default='', max_length=80)),
                 ('created_at', models.DateTimeField()),
-                ('streams', models.JSONField(blank=True, default=dict)),
+                ('streams', models.JSONField(blank=True, default=list)),
                 ('boot_id', models.CharField(blank=True, default='', max_length=64)),
                 ('received_at', models.DateTimeField(blank=True, null=True)),
                 ('sent_at', models.DateTimeField(blank=True, null=True)),

@@ -3,14 +3,14 @@
 from django.db import models
 
 from controller.models.cluster import Cluster
-from controller.models.columns import json_dict
+from controller.models.columns import json_dict, json_list
 from controller.models.training_job import Attempt
 
 
 class NodeSensor(models.Model):
     """The root sensor of one node: its credential and its last word.
 
-    `token_digest`: "" once it is revoked. `streams`: {stream: the highest number committed}, the newest last: a spool
+    `token_digest`: "" once it is revoked. `streams`: [[stream, the highest number committed]], the newest last: a spool
     that was made anew counts from 1 again, and an older one may still be delivered. `readers`: {reader: `ok`, `absent`
     or what failed}. `gpus`: {PCI address: UUID}. `left_out`: signs that were dropped because there were too many.
     """
@@ -19,7 +19,7 @@ class NodeSensor(models.Model):
     node = models.CharField(max_length=255)
     token_digest = models.CharField(max_length=80, blank=True, default="", db_index=True)
     created_at = models.DateTimeField()
-    streams = json_dict()
+    streams = json_list()
     boot_id = models.CharField(max_length=64, blank=True, default="")
     received_at = models.DateTimeField(null=True, blank=True)
     sent_at = models.DateTimeField(null=True, blank=True)
