@@ -53,6 +53,9 @@ class Bursts:
         self._results: list[Sign] = []
 
     def add(self, sign: Sign, arrival: float | None) -> list[Sign]:
+        if self._whole and sign.family in _STREAMS:  # a sample of them: each one counts
+            self._results.append(sign)
+            return []
         group = (sign.family, sign.node, sign.rank)
         key = self._key(sign, group)
         window = self._windows.get(key)
@@ -143,7 +146,9 @@ def _shape(text: str) -> str:
 
 
 def _joined(first: Sign, sign: Sign) -> Sign:
-    """`first` with one more: earliest and latest time, and what only the later line knew."""
+    """`first` with one more: earliest and latest time, and what only the later line knew. Of a stream the newest."""
+    if first.family in _STREAMS:
+        return replace(sign, count=first.count + sign.count)
     times = [moment for moment in (first.at, first.last_at, sign.at, sign.last_at) if moment is not None]
     return replace(
         first,

@@ -5,14 +5,16 @@ away, a burst becomes one sign with a count, and a recogniser that fails costs i
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from worker_hooks.signs.bursts import Bursts
 from worker_hooks.signs.job_recognisers import job_recognisers
 from worker_hooks.signs.kernel import kernel_in_job_recognisers, kernel_recognisers
+from worker_hooks.signs.lines import LINE_BYTES, first_end, last_end
 from worker_hooks.signs.prefixes import Prefixes
 from worker_hooks.signs.recogniser import Line, Recogniser
-from worker_hooks.signs.scan import LINE_BYTES, Scanner
+from worker_hooks.signs.sample import Sampler
+from worker_hooks.signs.scan import Scanner
 from worker_hooks.signs.sign import Sign
 from worker_hooks.signs.times import Clock
 
@@ -49,18 +51,21 @@ class LogReader:
             raise ValueError(f"kind of log {kind!r}: {KERNEL} or {JOB}")
         own = kernel_recognisers() if kind == KERNEL else [*job_recognisers(), *kernel_in_job_recognisers()]
         self._recognisers: list[Recogniser] = [*own, *extra]
-        self._scanner = Scanner(
-            (trigger for one in self._recognisers for trigger in one.triggers),
-            (literal for one in self._recognisers for literal in getattr(one, "frequent", ())),
-        )
+        self._scanner = Scanner(trigger for one in self._recognisers for trigger in one.triggers)
+        self._samplers = [one for one in self._recognisers if getattr(one, "frequent", ())]
         origin = source or ("kernel" if kind == KERNEL else "job_log")
         clock = Clock(year, booted_at, utc_offset_s)
         self._prefixes = Prefixes(kind, origin, clock, node, rank, frozenset(hosts))
         self._bursts = Bursts(whole)
+        self.failures: dict[str, int] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        self._sampler = Sampler(literal for one in self._samplers for literal in getattr(one, "frequent", ()))
         self._tail = b""  # the line that has not ended yet
         self._cut = False  # ... of which the bound is reached: the rest is dropped
         self._lines = 0
-        self.failures: dict[str, int] = {}
+        self._last: Line | None = None  # of the frequent lines, where it was not in the sample
 
     def feed(self, data: bytes, at: float | None = None) -> list[Sign]:
         """The next bytes of the log; `at`: when they came, for lines without a time. No bytes: only time has passed."""
@@ -72,36 +77,55 @@ class LogReader:
     def close(self) -> list[Sign]:
         """The last line, and what recognisers and bursts still hold. The reader can then begin another log."""
         signs = self._read(self._tail, None)
-        self._tail, self._cut, self._lines = b"", False, 0
+        if self._last is not None:
+            signs += self._signs_of(self._last, self._samplers, None)
         for recogniser in self._recognisers:
             for sign in self._asked(recogniser, None):
                 signs += self._bursts.add(sign, None)
+        self._begin()
         return signs + self._bursts.close()
 
     def _piece(self, data: bytes, at: float | None) -> list[Sign]:
         data = data.replace(b"\0", b"")
         if self._cut:
-            data = data[_first_end(data) :]
+            data = data[first_end(data) :]
         data = self._tail + data
-        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        end = last_end(data)
         self._cut = len(data) - end >= LINE_BYTES
         self._tail = data[end : end + LINE_BYTES]
         return self._read(data[:end], at)
 
     def _read(self, data: bytes, at: float | None) -> list[Sign]:
+        """`data`: whole lines."""
+        returns = b"\r" in data
+        spans = self._scanner.spans(data, returns)
+        sampled = dict(self._sampler.spans(data, returns)) if self._samplers else {}
         signs: list[Sign] = []
         counted = 0
-        for start, end in self._scanner.spans(data):
+        for start, end in sorted({**sampled, **spans}.items()):
             self._lines += data.count(b"\n", counted, start)
             counted = start
-            raw = _clean(data[start:end])
-            for sign in self._signs_of(self._prefixes.line(raw, self._lines + 1, at)):
-                signs += self._bursts.add(sign, at)
+            line = self._prefixes.line(_clean(data[start:end]), self._lines + 1, at)
+            signs += self._signs_of(line, self._recognisers if start in spans else self._samplers, at)
         self._lines += data.count(b"\n", counted)
+        if self._samplers:
+            self._keep_last(data, returns, spans.keys() | sampled.keys(), at)
         return signs
 
-    def _signs_of(self, line: Line) -> list[Sign]:
-        return [sign for recogniser in self._recognisers for sign in self._asked(recogniser, line)]
+    def _keep_last(self, data: bytes, returns: bool, read: Set[int], at: float | None) -> None:
+        span = self._sampler.last(data, returns)
+        if span is None:
+            return
+        start, end = span
+        if start in read:
+            self._last = None
+            return
+        number = self._lines - data.count(b"\n", start) + 1
+        self._last = self._prefixes.line(_clean(data[start:end]), number, at)
+
+    def _signs_of(self, line: Line, recognisers: Sequence[Recogniser], at: float | None) -> list[Sign]:
+        found = [sign for recogniser in recognisers for sign in self._asked(recogniser, line)]
+        return [given for sign in found for given in self._bursts.add(sign, at)]
 
     def _asked(self, recogniser: Recogniser, line: Line | None) -> list[Sign]:
         """A failure of ours is counted and never becomes evidence."""
@@ -149,9 +173,3 @@ def _clean(data: bytes) -> str:
     if "\x1b" in text:
         text = _ESCAPE.sub("", text)
     return _CONTROL.sub("", text)
-
-
-def _first_end(data: bytes) -> int:
-    """Where the first end of a line is; behind the data where there is none."""
-    ends = [place for place in (data.find(b"\n"), data.find(b"\r")) if place >= 0]
-    return min(ends, default=len(data))
