@@ -17,6 +17,7 @@ from controller.decision.process_exits import (
     verification_failed,
 )
 from controller.decision.silent_nodes import node_lost
+from controller.decision.stalls import stalled
 
 Detector = Callable[[SubjectFacts, float, Policy], Finding | Suspicion | None]
 
@@ -30,6 +31,7 @@ DETECTORS: tuple[Detector, ...] = (
     process_died,
     job_ended_badly,
     preempted_for_good,
+    stalled,
 )
 
 

@@ -68,6 +68,8 @@ RULES: dict[str, Rule] = {
     f.SLURM_INFRA: Rule("Launch failed", 0.9, REQUEUE, "infrastructure", exclude=True),
     f.START_FAILED: Rule("Ended as it began", 0.5, REQUEUE, "infrastructure", exclude=True),
     f.LAUNCH_LIMIT: Rule("Slurm stopped trying to start the job", 0.9, REQUEUE, "infrastructure", exclude=True),
+    # Most hangs are software: nobody is held or kept away for one.
+    f.HANG: Rule("No progress", 0.4, REQUEUE, "infrastructure"),
     f.VERIFICATION_FAILED: Rule("The resumed run is not the same run", 1.0, ASK, "none"),
 }
 

@@ -19,6 +19,7 @@ SLURM_INFRA = "slurm_infra"
 START_FAILED = "start_failed"
 LAUNCH_LIMIT = "launch_limit"
 VERIFICATION_FAILED = "verification_failed"
+HANG = "hang"
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ OUTCOME_OF_CAUSE = {
     "start_failed": "launch_failed",
     "launch_limit": "launch_failed",
     "verification_failed": "verification_failed",
+    "hang": "hung",
 }
 
 ASKED = "a person must look; nothing was requeued"
