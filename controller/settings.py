@@ -11,6 +11,7 @@ BASE_DIR = env.ROOT
 RELUME_HOME = env.path("RELUME_HOME", BASE_DIR / "var")
 RELUME_POLICY = env.text("RELUME_POLICY", "")
 RELUME_MODE = env.choice("RELUME_MODE", ("", "observe", "approve", "act"), "")
+RELUME_KNOWLEDGE = env.text("RELUME_KNOWLEDGE", "")
 RELUME_CLUSTER = env.text("RELUME_CLUSTER", "")
 SLURM_CONF = env.text("SLURM_CONF", "")
 SLURM_ADAPTER = env.text("SLURM_ADAPTER", "auto")
