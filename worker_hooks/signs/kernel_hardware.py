@@ -36,13 +36,13 @@ def _aer(severity: str) -> re.Pattern[str]:
     return re.compile(
         rf"(?:{severity}) error (?:message )?received(?: from|:)? *{_ADDRESS}"
         rf"|{_ADDRESS.replace('address', 'device')}[^:]*: (?:AER: )?PCIe Bus Error: severity=(?:{severity})(?=,)"
-        rf"|{_ADDRESS.replace('address', 'port')}: AER: (?:Multiple )?(?:{severity}) error (?:message )?received"
+        rf"|{_ADDRESS.replace('address', 'root')}: AER: (?:Multiple )?(?:{severity}) error (?:message )?received"
     )
 
 
 def _aer_pci(match: re.Match[str]) -> Mapping[str, Scalar | None]:
-    named = match["address"] or match["device"] or match["port"]
-    return {"pci": pci_address(named), "address": None, "device": None, "port": None}
+    named = match["address"] or match["device"] or match["root"]
+    return {"pci": pci_address(named), "address": None, "device": None, "root": None}
 
 
 _FATAL = r"Uncorrect(?:ed|able) \(Fatal\)"

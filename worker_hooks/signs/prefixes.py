@@ -20,7 +20,8 @@ _HOST_LIKE = re.compile(
 )
 _NCCL = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,252}):\d+:\d+ \[(?P<device>\d+)\] ")
 _HOST_COLON = re.compile(r"(?P<host>" + _NAME + r"): +(?=\S)")
-_SYSLOG = re.compile(r" ?(?P<host>[A-Za-z0-9][\w.-]{0,252}) (?P<program>[\w./@-]{1,64})(?:\[\d+\])?: ")
+# With a process number: `EDAC MC0: ` and `pcieport 0000:5d:00.0: ` are the kernel's own words.
+_SYSLOG = re.compile(r" ?(?P<host>[A-Za-z0-9][\w.-]{0,252}) (?P<program>[\w./@-]{1,64})\[\d+\]: ")
 _KERNEL = re.compile(r" ?(?:(?P<host>[A-Za-z0-9][\w.-]{0,252}) )?kernel: ")
 _LEVEL = re.compile(
     r"<\d{1,3}>|(?:kern|user|daemon|syslog|auth|local\d)(?: *: *|\.)(?:emerg|alert|crit|err|warn|warning|notice|info|"

@@ -45,7 +45,7 @@ class Reasons:
 
     triggers: tuple[bytes, ...] = (
         *(b"NCCL WARN", b"NCCL w", b"NCCL comm", b"WorkNCCL", b"GroupNCCL", b"up NCCL", b"rror", b"xception", b"Connection", b"vendor err", b"Cuda failure", b"Assertion ", b"NVML"),
-        *(b"bad_alloc", b"missing ranks", b"oss is nan"),
+        *(b"bad_alloc", b"missing ranks", b"oss is nan", b"ncclInvalid"),
     )
 
     def read(self, line: Line) -> list[Sign]:
