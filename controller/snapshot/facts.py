@@ -24,7 +24,7 @@ from controller.decision.node_hold import NODE_HOLD
 from controller.decision.policy import Policy
 from controller.decision.training_job import TRAINING_JOB
 from controller.models import AgentReport, Attempt, Cluster, Incident, Node, NodeCheck, NodeHold, TrainingJob
-from controller.snapshot import launches, past
+from controller.snapshot import launches, past, progress
 from controller.snapshot.cluster_facts import cluster_facts
 from controller.snapshot.job_view import slurm_fact
 from controller.snapshot.past import PastIncident
@@ -46,6 +46,7 @@ class Rows:
     jobs: list[TrainingJob]
     attempts: dict[int, list[Attempt]] = field(default_factory=dict)
     agents: dict[int, list[AgentReport]] = field(default_factory=dict)
+    leaders_before: dict[int, AgentReport] = field(default_factory=dict)
     nodes: dict[str, NodeFact] = field(default_factory=dict)
     probes: list[ProbeFact] = field(default_factory=list)
     incidents: dict[int, Incident] = field(default_factory=dict)
@@ -85,8 +86,9 @@ def _rows(cluster: Cluster, jobs: list[TrainingJob], now: float) -> Rows:
     for attempt in Attempt.objects.filter(training_job__in=jobs).order_by("generation").defer("log_tail"):
         rows.attempts.setdefault(attempt.training_job_id, []).append(attempt)
     newest = [attempts[-1].pk for attempts in rows.attempts.values()]
-    for report in AgentReport.objects.filter(attempt__in=newest).defer("ranks").order_by("node"):
+    for report in AgentReport.objects.filter(attempt__in=newest).order_by("node"):
         rows.agents.setdefault(report.attempt_id, []).append(report)
+    rows.leaders_before = progress.leaders_before(rows.attempts)
     live = Incident.objects.filter(training_job__in=jobs, state__in=INCIDENT.live).select_related("attempt")
     for incident in live.prefetch_related("actions"):
         rows.incidents[incident.training_job_id] = incident
@@ -178,7 +180,7 @@ def _subject(job: TrainingJob, rows: Rows, watched: float) -> SubjectFacts:
         run_id=job.run_id,
         state=job.state,
         enrolled=job.enrolled and job.owner_confirmed,
-        attempt=_attempt(newest, attempts, rows, _counts_from(job, watched)) if newest is not None else None,
+        attempt=_attempt(job, attempts, rows, _counts_from(job, watched)) if newest is not None else None,
         slurm=slurm_fact(job.view),
         view_at=job.view_at.timestamp() if job.view_at is not None else None,
         nodes={name: rows.nodes[name] for name in sorted(names) if name in rows.nodes},
@@ -212,7 +214,8 @@ def _controls(attempt: Attempt | None, rows: Rows) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*(n for n in _witnesses(attempt, rows) if n in rows.nodes), *rows.up]))
 
 
-def _attempt(attempt: Attempt, attempts: list[Attempt], rows: Rows, counts_from: float) -> AttemptFact:
+def _attempt(job: TrainingJob, attempts: list[Attempt], rows: Rows, counts_from: float) -> AttemptFact:
+    attempt = attempts[-1]
     before = [earlier.step for earlier in attempts[:-1] if earlier.step is not None]
     reports = rows.agents.get(attempt.pk, [])
     return AttemptFact(
@@ -230,8 +233,22 @@ def _attempt(attempt: Attempt, attempts: list[Attempt], rows: Rows, counts_from:
         first_new_step_seen=attempt.first_new_step_at is not None,
         finished=attempt.finished_at is not None,
         replay_expected=bool(before) and max(before) > (attempt.start_step or 0),
+        launched_at=attempt.launched_at.timestamp() if attempt.launched_at is not None else None,
+        counts_from=_excused_until(job, attempt, rows),
+        ranks=progress.ranks(reports),
+        learned=progress.learned(attempts, reports, _leader_before(attempts, rows)),
         **_checks(attempt.checks),
     )
+
+
+def _excused_until(job: TrainingJob, attempt: Attempt, rows: Rows) -> float:
+    """What agents say of standing still is true whoever watched: only expected silence counts."""
+    nodes = (rows.excused.get(name, 0.0) for name in attempt.nodes)
+    return max(job.excused_at.timestamp() if job.excused_at is not None else 0.0, *nodes, 0.0)
+
+
+def _leader_before(attempts: list[Attempt], rows: Rows) -> AgentReport | None:
+    return rows.leaders_before.get(attempts[-2].pk) if len(attempts) > 1 else None
 
 
 def _agent(report: AgentReport, rows: Rows, counts_from: float) -> AgentFact:
