@@ -19,6 +19,8 @@ urlpatterns = [
     path("nodes/<str:name>/live", nodes.node_live, name="node-live"),
     path("incidents", incidents.incidents, name="incidents"),
     path("live/incidents", incidents.incidents_live, name="incidents-live"),
+    path("incidents/<int:number>", incidents.incident, name="incident"),
+    path("incidents/<int:number>/live", incidents.incident_live, name="incident-live"),
     path(
         "login", LoginView.as_view(template_name="dashboard/login.html", redirect_authenticated_user=True), name="login"
     ),

@@ -48,6 +48,7 @@ OUTCOME = {
     "node_lost": Word("Node lost", "idle", "again"),
     "node_failed": Word("Node failed", "idle", "again"),
     "process_died": Word("Process died", "idle", "again"),
+    "hung": Word("Stood still", "idle", "again"),
     "launch_failed": Word("Launch failed", "idle", "again"),
     "user_error": Word("Ended with an error", "bad", "bad"),
     "verification_failed": Word("Check failed", "bad", "bad"),
@@ -98,11 +99,29 @@ CHECK_NAMES = {
 
 LAYERS = {
     "process": "Process",
-    "communication": "Communication",
+    "library": "Communication",
     "gpu": "GPU",
     "kernel": "Kernel",
     "network": "Network",
     "slurm": "Slurm",
+    "progress": "Progress",
+    "node": "Node",
+}
+LAYER_NAMES = {"communication": "library"}  # other spellings of the same layer
+
+# What a piece of evidence does in its verdict.
+STANCES = {
+    "accuses": "points at the culprit",
+    "clears": "clears something",
+    "soft": "soft sign",
+    "cascade": "a consequence",
+}
+# Whose word it is.
+ORIGINS = {
+    "sensor": "the node’s sensor",
+    "slurm": "Slurm",
+    "controller": "Relume itself",
+    "job": "the job’s own word",
 }
 
 # What Relume may do: the word, and what follows from it.
@@ -111,6 +130,12 @@ MODES = {
     "approve": (Word("Asks first", "warn", "wait"), "nothing is done before a person says so"),
     "observe": (Word("Observing", "idle", "idle"), "only says what it would do"),
 }
+
+
+def confidence(value: float) -> str:
+    """In words, as diagnosis gives it, and as the number that it stands for."""
+    word = "high" if value >= 0.8 else "medium" if value >= 0.5 else "low"
+    return f"{word} ({value:.2f})"
 
 
 def of(table: dict[str, Word], state: str) -> Word:

@@ -6,26 +6,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Max, Prefetch
+from django.db.models import Max
 
 from controller.decision.facts import Spent
 from controller.decision.incident import INCIDENT
-from controller.models import (
-    Action,
-    AgentReport,
-    Attempt,
-    Checkpoint,
-    Decision,
-    Incident,
-    MetricChunk,
-    Node,
-    NodeHold,
-    Recovery,
-    TrainingJob,
-)
+from controller.models import AgentReport, Attempt, Checkpoint, Incident, MetricChunk, Node, TrainingJob
 from controller.queries.access import visible_jobs
 from controller.queries.budgets import lives_of, newest_word
 from controller.queries.curve import number
+from controller.queries.incidents import with_story
 from controller.queries.tenants import Tenant, tenants_of
 from controller.queries.time_budget import TimeBudget
 from controller.snapshot import past
@@ -114,17 +103,7 @@ def _quiet_nodes(job: TrainingJob, attempt: Attempt | None) -> list[Node]:
 
 
 def _incidents(job: TrainingJob) -> Any:
-    return (
-        job.incidents.order_by("-detected_at", "-pk")
-        .select_related("attempt")
-        .prefetch_related(
-            "evidence",
-            Prefetch("actions", queryset=Action.objects.order_by("order", "pk")),
-            Prefetch("recoveries", queryset=Recovery.objects.select_related("from_attempt", "to_attempt")),
-            Prefetch("holds", queryset=NodeHold.objects.select_related("node")),
-            Prefetch("decisions", queryset=Decision.objects.only("incident_id", "notes").order_by("pk")),
-        )[:INCIDENTS_SHOWN]
-    )
+    return with_story(job.incidents.order_by("-detected_at", "-pk"))[:INCIDENTS_SHOWN]
 
 
 def _newest_good(job: TrainingJob) -> Checkpoint | None:

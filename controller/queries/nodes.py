@@ -71,7 +71,7 @@ def page_of(user: Any, filters: NodeFilters, now: datetime, after: tuple[int, st
     if after is not None:
         free, name, pk = after
         ordered = ordered.filter(Q(free__gt=free) | Q(free=free, name__gt=name) | Q(free=free, name=name, pk__gt=pk))
-    holds = NodeHold.objects.filter(state__in=NODE_HOLD.live).select_related("incident__training_job")
+    holds = NodeHold.objects.filter(state__in=NODE_HOLD.live)
     held = Prefetch("holds", queryset=holds, to_attr="live_holds")
     nodes = list(ordered.select_related("cluster").prefetch_related(held)[: PAGE + 1])
     more = ""
@@ -97,7 +97,7 @@ def detail(user: Any, name: str) -> NodeDetail | None:
     node = Node.objects.filter(name=name).select_related("cluster", "machine").order_by("-seen_at").first()
     if node is None:
         return None
-    holds = list(node.holds.select_related("incident__training_job", "machine")[:20])
+    holds = list(node.holds.select_related("machine")[:20])
     node.live_holds = [h for h in holds if h.state in NODE_HOLD.live]  # type: ignore[attr-defined]
     seen = visible_incidents(user).filter(Q(holds__node=node) | Q(exclusions__node=node)).distinct()
     incidents = list(seen.select_related("training_job").order_by("-detected_at")[:20])

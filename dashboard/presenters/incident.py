@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from controller.clock import aware
 from controller.decision.actions import HOLD_NODE, NOTIFY, REQUEUE
-from controller.models import Action, Attempt, Evidence, Incident, Recovery
+from controller.models import Action, Incident, Recovery
 from controller.queries.phases import Phases, phases_of
-from controller.queries.verification import CheckLine, Verification, fold, from_lines
+from controller.queries.tenants import Tenant
 from dashboard import formats, words
+from dashboard.presenters.evidence import EvidenceView, evidence_view
+from dashboard.presenters.nodes import HOLD_FLAGS
+from dashboard.presenters.same_run import VerifyLine, same_run
+from dashboard.presenters.tenants import waits_words
+from dashboard.presenters.trust import Advice, advice_of
 from dashboard.words import Word
 
 # Phase colours by position, as the time parts have them; what repeats steps is hatched.
@@ -58,13 +64,6 @@ class ActionLine:
 
 
 @dataclass(frozen=True)
-class VerifyLine:
-    word: Word
-    name: str
-    text: str
-
-
-@dataclass(frozen=True)
 class IncidentView:
     incident: Incident
     word: Word
@@ -74,45 +73,62 @@ class IncidentView:
     phases_json: dict[str, Any] | None
     rto: str
     missing: str
-    evidence: list[tuple[Evidence, str]]
-    lanes_json: dict[str, Any] | None
+    evidence: EvidenceView
+    advice: Advice
     actions: list[ActionLine]
     left_out: list[str]  # what a ceiling or a missing right kept from being done
-    verification: Verification | None
     verify_word: Word
     verify_answer: str
     verify_lines: list[VerifyLine]
     cost: str
 
 
-def incident_view(
-    incident: Incident, recovery: Recovery | None, to_attempt: Attempt | None, waits: dict[str, str]
-) -> IncidentView:
-    """`waits`: by node name, what the drain of a node that it holds waits for."""
+def incident_view(incident: Incident, tenants: Mapping[int, list[Tenant]]) -> IncidentView:
+    """`incident` as `queries.incidents.with_story` reads it; `tenants` of the nodes that it holds, by node id."""
+    recovery = recovery_of(incident)
+    waits = _waits(incident, tenants)
     phases = phases_of(recovery.stamps if recovery is not None else {})
-    evidence = list(incident.evidence.all())
-    verification = _verification(recovery, to_attempt)
     requeued = any(a.kind == REQUEUE and a.state != "refused" for a in incident.actions.all())
-    word, answer = _answer(recovery, verification, requeued)
+    same = same_run(recovery, requeued)
     return IncidentView(
         incident=incident,
         word=words.of_incident(incident.state, recovery.verification if recovery else ""),
         when=_when(incident),
-        confidence=f"{incident.confidence:.2f}",
+        confidence=words.confidence(incident.confidence),
         phases=_phase_lines(phases),
         phases_json=_phases_json(phases),
         rto=formats.NONE if phases.total is None else formats.units(phases.total, 0.1),
         missing=", ".join(_missing(phases)),
-        evidence=[(e, words.LAYERS.get(e.layer, e.layer.capitalize())) for e in evidence],
-        lanes_json=_lanes(incident, evidence, phases),
+        evidence=evidence_view(incident, list(incident.evidence.all()), _fault(incident, phases)),
+        advice=advice_of(incident.assessment),
         actions=[_action_line(a, waits) for a in incident.actions.all()],
         left_out=list(dict.fromkeys(note for decision in incident.decisions.all() for note in decision.notes)),
-        verification=verification,
-        verify_word=word,
-        verify_answer=answer,
-        verify_lines=[_verify_line(line) for line in verification.lines] if verification else [],
+        verify_word=same.word,
+        verify_answer=same.answer,
+        verify_lines=same.lines,
         cost=cost_of(recovery),
     )
+
+
+def recovery_of(incident: Incident) -> Recovery | None:
+    """What its own training job went through."""
+    return next((r for r in incident.recoveries.all() if r.training_job_id == incident.training_job_id), None)
+
+
+def _fault(incident: Incident, phases: Phases) -> datetime:
+    if phases.fault is not None:
+        return aware(phases.fault.at)
+    return incident.fault_at or incident.detected_at
+
+
+def _waits(incident: Incident, tenants: Mapping[int, list[Tenant]]) -> dict[str, str]:
+    """By node, what its drain waits for: other people's jobs run on to their end."""
+    said = {}
+    for hold in incident.holds.all():
+        if hold.state == "draining" and HOLD_FLAGS & set(hold.node.flags):
+            waits = waits_words(hold.node, tenants.get(hold.node_id, []))
+            said[hold.node.name] = f"draining, {waits}" if waits else ""
+    return {name: text for name, text in said.items() if text}
 
 
 def cost_of(recovery: Recovery | None) -> str:
@@ -190,22 +206,6 @@ def _phases_json(phases: Phases) -> dict[str, Any] | None:
     }
 
 
-def _lanes(incident: Incident, evidence: list[Evidence], phases: Phases) -> dict[str, Any] | None:
-    if not evidence:
-        return None
-    zero = phases.fault.at if phases.fault is not None else (incident.fault_at or incident.detected_at).timestamp()
-    marks = [{"at": 0.0, "words": "fault"}, {"at": incident.detected_at.timestamp() - zero, "words": "detected"}]
-    layers = [*words.LAYERS, *sorted({e.layer for e in evidence} - set(words.LAYERS))]
-    return {
-        "layers": [{"key": k, "words": words.LAYERS.get(k, k.capitalize())} for k in layers],
-        "marks": marks,
-        "signs": [
-            {"n": e.number, "layer": e.layer, "at": e.observed_at.timestamp() - zero, "stance": e.stance}
-            for e in evidence
-        ],
-    }
-
-
 def _action_line(action: Action, waits: dict[str, str]) -> ActionLine:
     word = _waits_until(action) or words.of(words.ACTION, action.state)
     params = action.params
@@ -250,52 +250,3 @@ def _log(action: Action) -> list[tuple[str, str]]:
         stage = str(entry.get("stage") or "")
         lines.append((when, f"{stage}: {entry.get('text', '')}" if stage else str(entry.get("text", ""))))
     return lines
-
-
-def _verification(recovery: Recovery | None, to_attempt: Attempt | None) -> Verification | None:
-    if to_attempt is not None and to_attempt.checks:
-        return fold(to_attempt.checks, to_attempt.world_size)
-    if recovery is not None and recovery.checks:
-        return from_lines(recovery.checks)
-    return None
-
-
-def _answer(recovery: Recovery | None, found: Verification | None, awaited: bool) -> tuple[Word, str]:
-    """The answer is the ledger's, which also waits for the first new step; a failed line needs no waiting.
-
-    `awaited`: something was requeued, so that an answer will come.
-    """
-    if found is None:
-        return Word("", "idle", "wait"), "Not known yet, no check has been made" if awaited else ""
-    agree = f"{found.agreeing} of {len(found.lines)} agree"
-    if found.outcome == "FAIL":
-        return Word("", "bad", "bad"), f"No, {len(found.lines) - found.agreeing} of {len(found.lines)} differ"
-    stamped = recovery is not None and (recovery.verification in ("PASS", "DEGRADED") or "verified" in recovery.stamps)
-    if stamped and found.outcome == "DEGRADED":
-        return Word("", "warn", "warn"), f"Yes, within limits; {agree}"
-    if stamped:
-        return Word("", "ok", "ok"), f"Yes, {agree}"
-    return Word("", "run", "shield"), f"So far yes, {agree}; the repeated steps are still compared"
-
-
-def _verify_line(line: CheckLine) -> VerifyLine:
-    name = words.CHECK_NAMES.get(line.name, line.name.replace("_", " ").capitalize())
-    ranks = f"{line.agreeing} of {line.ranks} rank{'' if line.ranks == 1 else 's'}"
-    if line.outcome != "PASS":
-        text = f"rank {line.worst_rank}: {_short(line.actual)}, expected {_short(line.expected)}; {ranks} agree"
-    elif line.same_everywhere and line.expected == line.actual and _readable(line.actual):
-        text = f"{formats.recorded(line.actual)} = what was recorded, {ranks}"
-    else:
-        text = f"{ranks} agree with what was recorded"
-    return VerifyLine(words.CHECK[line.outcome], name, text)
-
-
-def _readable(text: str) -> bool:
-    """A step or a rate says something to a reader; a digest or a structure only that it is equal."""
-    return 0 < len(text) <= 48 and not text.startswith(("xxh3_128:", "sha256:", "crc32:")) and "{" not in text
-
-
-def _short(text: str) -> str:
-    """A digest is told by its beginning."""
-    text = formats.recorded(text)
-    return text if len(text) <= 48 else text[:32] + "…" + text[-8:]

@@ -10,16 +10,13 @@ from controller.clock import aware
 from controller.decision import silence
 from controller.decision.facts import HOLDERS
 from controller.decision.policy import Budget
-from controller.models import Incident, Recovery
 from controller.queries.job import JobStory
 from controller.queries.phases import stamps_of
 from dashboard import formats, words
-from dashboard.presenters.incident import IncidentView, cost_of, incident_view
+from dashboard.presenters.incident import IncidentView, cost_of, incident_view, recovery_of
 from dashboard.presenters.job_tables import AttemptRow, CheckpointRow, attempt_row, checkpoint_note, checkpoint_row
 from dashboard.presenters.job_values import TimePart, Value, time_json, time_parts, values_of
-from dashboard.presenters.nodes import HOLD_FLAGS
 from dashboard.presenters.pace import Pace, pace_of
-from dashboard.presenters.tenants import waits_words
 from dashboard.words import Word
 
 
@@ -74,13 +71,13 @@ def job_page(story: JobStory, budget: Budget) -> JobPage:
     newest = story.incidents[0] if story.incidents else None
     word = words.of_job(job.state, newest.cause if newest else None)
     pace = pace_of(job, story.attempt, story.budget.ettr)
-    views = [_incident(story, i) for i in story.incidents]
+    views = [incident_view(i, story.tenants) for i in story.incidents]
     return JobPage(
         story=story,
         name=name,
         title=f"{word.text}{'' if job.step is None else f', step {formats.whole(job.step)}'} · {name}",
         head=_head(story, word),
-        why=_why(story, views),
+        why=_why(views),
         quiet=_quiet(story),
         values=values_of(story, pace, budget),
         time_total=formats.units(story.budget.total, story.budget.unit_s),
@@ -94,28 +91,6 @@ def job_page(story: JobStory, budget: Budget) -> JobPage:
         checkpoint_note=checkpoint_note(story),
         pace=pace,
     )
-
-
-def _recovery(story: JobStory, incident: Incident) -> Recovery | None:
-    return next((r for r in incident.recoveries.all() if r.training_job_id == story.job.pk), None)
-
-
-def _incident(story: JobStory, incident: Incident) -> IncidentView:
-    recovery = _recovery(story, incident)
-    to = None
-    if recovery is not None and recovery.to_attempt_id is not None:
-        to = next((a for a in story.attempts if a.pk == recovery.to_attempt_id), None)
-    return incident_view(incident, recovery, to, _waits(story, incident))
-
-
-def _waits(story: JobStory, incident: Incident) -> dict[str, str]:
-    """What the drains of its nodes wait for: other people's jobs run on to their end."""
-    said = {}
-    for hold in incident.holds.all():
-        if hold.state == "draining" and HOLD_FLAGS & set(hold.node.flags):
-            waits = waits_words(hold.node, story.tenants.get(hold.node_id, []))
-            said[hold.node.name] = f"draining, {waits}" if waits else ""
-    return {name: words_ for name, words_ in said.items() if words_}
 
 
 def _quiet(story: JobStory) -> str:
@@ -184,13 +159,13 @@ def _restarts(count: int) -> str:
     return "no restart" if count <= 0 else f"{count} restart{'s' if count > 1 else ''}"
 
 
-def _why(story: JobStory, views: list[IncidentView]) -> Why | None:
+def _why(views: list[IncidentView]) -> Why | None:
     """The newest incident that a person would call the reason."""
     for view in views:
         incident = view.incident
         if incident.state in ("abandoned", "observed_only"):
             continue
-        recovery = _recovery(story, incident)
+        recovery = recovery_of(incident)
         requeued = next((x.at for x in stamps_of(recovery.stamps if recovery else {}) if x.name == "requeued"), None)
         at = aware(requeued) if requeued is not None else incident.fault_at or incident.detected_at
         said = "Restarted at" if requeued is not None else "Stopped at"

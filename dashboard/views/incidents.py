@@ -1,11 +1,11 @@
-"""The list of incidents; each is shown in full on the page of its training job."""
+"""The list of incidents, and each on a page of its own; the page of its training job shows it as well."""
 
 import re
 from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib.auth.decorators import login_required
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
@@ -13,12 +13,13 @@ from controller.clock import utcnow
 from controller.decision.incident import INCIDENT
 from controller.models import Incident
 from controller.queries.freshness import silences
-from controller.queries.incidents import page_of
+from controller.queries.incidents import find, page_of
 from controller.queries.phases import phases_of
 from dashboard import formats, words
-from dashboard.presenters.incident import cost_of
+from dashboard.presenters.incident import cost_of, incident_view
 from dashboard.views.answers import fragment
 
+BIGGEST = 2**63 - 1
 _CURSOR = re.compile(r"(\d{1,17})\.(\d{1,18})", re.ASCII)
 
 
@@ -32,6 +33,33 @@ def incidents(request: HttpRequest) -> HttpResponse:
 @require_safe
 def incidents_live(request: HttpRequest) -> HttpResponse:
     return fragment(request, "dashboard/incidents_live.html", _context(request))
+
+
+@login_required
+@require_safe
+def incident(request: HttpRequest, number: int) -> HttpResponse:
+    return render(request, "dashboard/incident.html", _one(request, number))
+
+
+@login_required
+@require_safe
+def incident_live(request: HttpRequest, number: int) -> HttpResponse:
+    return fragment(request, "dashboard/incident_live.html", _one(request, number))
+
+
+def _one(request: HttpRequest, number: int) -> dict[str, Any]:
+    story = find(request.user, number) if number <= BIGGEST else None
+    if story is None:
+        raise Http404("No such incident, or of somebody else’s training job.")
+    view = incident_view(story.incident, story.tenants)
+    return {
+        "view": view,
+        "job": story.incident.training_job,
+        "title": f"Incident {number}, {view.word.text.lower()}",
+        "nodes": story.nodes,
+        "silences": silences(utcnow()),
+        "section": "incidents",
+    }
 
 
 def _context(request: HttpRequest) -> dict[str, Any]:

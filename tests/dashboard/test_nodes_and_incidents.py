@@ -35,7 +35,7 @@ def test_held_nodes_come_first_with_state_reason_and_incident(ada: Client, story
     words = Text(html).words
     assert "gpu-0417 DOWN DRAIN NOT_RESPONDING Drained" in words
     assert "2 of at most 4; 2 held by Relume" in words
-    assert f"/jobs/{story.main.run_id}#incident-{story.incident.pk}" in html
+    assert f'href="/incidents/{story.incident.pk}"' in html
 
 
 def test_somebody_elses_drain_is_called_so(ada: Client, story: Story) -> None:
