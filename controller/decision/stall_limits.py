@@ -44,7 +44,7 @@ def limit_s(kind: str, attempt: AttemptFact, stall: Stall) -> float:
     prior: float = getattr(stall, f"{kind}_s")
     seen = attempt.learned.get(kind)
     if kind == STEP and (seen is None or seen.count < stall.learn_from):
-        return max(prior, *_longest(seen, stall), *_longest(attempt.learned.get(FIRST_STEP), stall))
+        return max((prior, *_longest(seen, stall), *_longest(attempt.learned.get(FIRST_STEP), stall)))
     if seen is None or seen.count < 1:
         return prior
     learned = max(stall.floor_s, stall.median_factor * seen.median_s, stall.longest_factor * seen.longest_s)
