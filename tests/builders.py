@@ -97,3 +97,29 @@ def losses(seq: int, steps: list[int], rank: int = 0, name: str = "loss", at: fl
 def verification(seq: int, rank: int = 0, outcome: str = "PASS", stage: str = "before_first_step") -> dict[str, Any]:
     checks = [{"name": "parameters", "outcome": outcome, "expected": "crc32:01", "actual": "crc32:01"}]
     return record(seq, "verification", rank=rank, stage=stage, step=10, outcome=outcome, checks=checks)
+
+
+SENSOR_TOKEN = "sensor-token-for-tests"
+
+
+def sensor(node: str = "gpu1", token: str = SENSOR_TOKEN, **columns: Any) -> Any:
+    from controller.clock import aware
+    from controller.models import NodeSensor
+    from worker_hooks.protocol.identity import token_digest
+
+    quiet: dict[str, Any] = {"created_at": aware(T0), "token_digest": token_digest(token)}
+    if "cluster" not in columns:
+        quiet["cluster"] = cluster()
+    return NodeSensor.objects.create(node=node, **(quiet | columns))
+
+
+def sign(seq: int, code: str = "xid.79", at: float = T0 + 99.0, **body: Any) -> dict[str, Any]:
+    quiet = {"code": code, "raw": f"the line of {code}", "layer": "kernel", "source": "kernel"}
+    return record(seq, "sign", at, **(quiet | body))
+
+
+def sense(*records: dict[str, Any], **keys: Any) -> dict[str, Any]:
+    """A message of gpu1's sensor as JSON builtins."""
+    body: dict[str, Any] = {"protocol": 1, "node": "gpu1", "stream": "s1", "boot_id": "b1", "sent_at": T0 + 100.0}
+    body |= {"version": "0.1.0", "started_at": T0, "clock_offset_s": 0.0, "readers": {"kernel": "ok"}}
+    return body | keys | {"records": list(records)}

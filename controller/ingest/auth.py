@@ -11,7 +11,7 @@ from django.http import HttpRequest
 
 from controller.api.answers import Refused
 from controller.arrays import has_task, task_job
-from controller.models import JobArray, TrainingJob
+from controller.models import JobArray, NodeSensor, TrainingJob
 from worker_hooks.protocol.identity import is_run_id, split_run_id, token_digest
 
 MAX_TOKEN_CHARS = 512
@@ -40,6 +40,14 @@ def training_job_of(digest: str, run_id: str, now: datetime) -> TrainingJob:
     if _is_known(digest):
         raise Refused(403, "this token belongs to another run", "Authorization")
     raise Refused(401, "unknown token", "Authorization")
+
+
+def sensor_of(digest: str) -> NodeSensor:
+    """The sensor whose token this is; Refused(401) for any other, a job's run token included."""
+    sensor = NodeSensor.objects.filter(token_digest=digest).first()
+    if sensor is None:
+        raise Refused(401, "unknown token", "Authorization")
+    return sensor
 
 
 def _array_of(digest: str, run_id: str) -> tuple[JobArray | None, int | None]:

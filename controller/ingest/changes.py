@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from controller.ingest.signs import SignNote
+
 
 @dataclass(frozen=True)
 class Points:
@@ -42,6 +44,7 @@ class Changes:
     checks: list[dict[str, Any]] = field(default_factory=list)
     log_tails: dict[str, str] = field(default_factory=dict)
     points: list[Points] = field(default_factory=list)
+    signs: list[SignNote] = field(default_factory=list)
     checkpoints: list[CheckpointNote] = field(default_factory=list)
     probes: list[ProbeAnswer] = field(default_factory=list)
     run_facts: dict[str, Any] = field(default_factory=dict)

@@ -10,9 +10,10 @@ from datetime import datetime
 from django.db import transaction
 
 from controller.clock import aware
-from controller.ingest import instructions, store
+from controller.ingest import instructions, sign_rows, store
 from controller.ingest.changes import Changes
-from controller.ingest.translate import check_ranges, heartbeat_step, next_in_row, translate, when
+from controller.ingest.ranges import when
+from controller.ingest.translate import check_ranges, heartbeat_step, next_in_row, translate
 from controller.models import AgentReport, TrainingJob
 from worker_hooks.protocol.messages import Answer, Message
 
@@ -55,7 +56,7 @@ def _take(job: TrainingJob, message: Message, newest: int, now: float) -> Receiv
     told = message.agent.clock_offset_s
     offset = report.clock_offset_s if told is None else told
     records = next_in_row(message.records, report.last_seq)
-    changes = translate(message, records, offset)
+    changes = translate(message, records, offset, now)
     stands = heartbeat_step(message, offset) if current else None
     if stands is not None:
         changes.reached(*stands)
@@ -73,6 +74,8 @@ def _write(job: TrainingJob, message: Message, changes: Changes, place: store.Pl
     """In the order of locks: attempt, checkpoints and checks, training job."""
     attempt = place.attempt
     store.save_points(job, attempt, message.node, changes)
+    if changes.signs:
+        store.count_lost(changes, sign_rows.of_agent(job, attempt, message.node, changes.signs, at))
     if changes.touches_attempt:
         store.save_attempt(attempt, changes)
     for note in sorted(changes.checkpoints, key=lambda item: item.folder):

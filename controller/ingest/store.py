@@ -107,12 +107,13 @@ def save_report(report: AgentReport, message: Message, *, fresh: bool, now: date
         report.received_at, report.sent_at = now, sent_at
         report.state, report.leader = agent.state, agent.leader
         report.boot_id, report.probe_port = message.boot_id or report.boot_id, agent.probe_port
+        report.gpus = list(agent.gpus)
         report.addresses = {k[:64]: v[:255] for k, v in list(agent.addresses.items())[:MAX_ADDRESSES]}
         report.ranks = [encode_rank(rank) for rank in message.ranks]
         if agent.clock_offset_s is not None:
             report.clock_offset_s = agent.clock_offset_s
         columns += ["received_at", "sent_at", "state", "leader", "boot_id", "probe_port", "addresses", "ranks"]
-        columns += ["clock_offset_s"]
+        columns += ["clock_offset_s", "gpus"]
     report.save(update_fields=columns)
 
 
@@ -247,6 +248,12 @@ def save_slurm_job(job: TrainingJob, message: Message) -> None:
             slurm_job_id=said,
             owner_confirmed=Case(When(slurm_job_id="", then=F("owner_confirmed")), default=Value(False)),
         )
+
+
+def count_lost(changes: Changes, signs: int) -> None:
+    """Signs that were left out because there were too many of them."""
+    if signs:
+        changes.lost["signs"] = changes.lost.get("signs", 0) + signs
 
 
 def save_facts(job: TrainingJob, changes: Changes) -> None:

@@ -4,24 +4,21 @@ Times become the controller's: `at` plus the agent's measured clock offset. A va
 `MessageError` (the sender sets that record aside), never a database error that it would retry for ever.
 """
 
-import re
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
 from controller.clock import aware
 from controller.ingest.changes import Changes, CheckpointNote, Points, ProbeAnswer
+from controller.ingest.importance import HARD, order_of
+from controller.ingest.ranges import INT32, INT64, LAST_YEAR, TEXT, check_node_name, when, whole
+from controller.ingest.signs import sign_note
 from worker_hooks.protocol import exit_codes
 from worker_hooks.protocol.messages import Message, MessageError, Record
 
-INT32 = (1 << 31) - 1
-INT64 = (1 << 63) - 1
-NODE_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}", re.ASCII)  # as host lists spell it; it is part of a page's address
-LAST_YEAR = 4102444800.0  # 2100-01-01: a clock beyond it is nonsense
 LOG_TAIL_CHARS = 16384
 CHECKS_A_RECORD = 32
 FACTS = 64
-TEXT = 512
 
 # event name -> the Attempt column that keeps when it first happened
 STAMPS = {
@@ -43,17 +40,9 @@ MEANINGS = {
 }
 
 
-def when(seconds: float, where: str) -> datetime:
-    """Unix seconds -> column value, or MessageError for a clock that cannot be meant."""
-    if not 0.0 <= seconds <= LAST_YEAR:
-        raise MessageError(where, f"{seconds!r} is not a time between 1970 and 2100")
-    return aware(seconds)
-
-
 def check_ranges(message: Message) -> None:
     """The limits of the columns that the decoder does not know. Raises MessageError."""
-    if not NODE_NAME.fullmatch(message.node):
-        raise MessageError("message.node", f"{message.node[:80]!r} is not a node name")
+    check_node_name(message.node)
     when(message.sent_at, "message.sent_at")
     when(message.agent.started_at, "message.agent.started_at")
     _small(message.generation, "message.generation")
@@ -80,10 +69,15 @@ def next_in_row(records: Iterable[Record], last_seq: int) -> list[Record]:
     return row
 
 
-def translate(message: Message, records: Iterable[Record], offset_s: float) -> Changes:
+def translate(message: Message, records: Iterable[Record], offset_s: float, now: float) -> Changes:
     """Raises MessageError, which names the record."""
     changes = Changes()
     for record in records:
+        if record.kind == "sign":
+            order = order_of(record.body["code"])
+            changes.signs.append(sign_note(record, offset_s, now, order))
+            changes.decisive |= order == HARD
+            continue
         at = when(min(max(record.at + offset_s, 0.0), LAST_YEAR), f"record {record.seq}")
         handler = _HANDLERS.get(record.kind)
         if handler is None:
@@ -125,21 +119,21 @@ def _event(changes: Changes, message: Message, record: Record, at: datetime) -> 
     elif name == "rank_log":
         changes.log_tails[str(rank)] = str(data.get("tail", ""))[-LOG_TAIL_CHARS:]
     elif name == "loaded" and changes.start_step is None:
-        changes.start_step = _whole(data.get("step"))
+        changes.start_step = whole(data.get("step"))
         changes.start_folder = str(data.get("folder") or "")[:255]
     elif name == "generation_minted":
-        changes.world_size = _whole(data.get("world_size"), INT32)
-    elif name in ("first_step", "first_new_step", "finished") and _whole(data.get("step")) is not None:
+        changes.world_size = whole(data.get("world_size"), INT32)
+    elif name in ("first_step", "first_new_step", "finished") and whole(data.get("step")) is not None:
         changes.reached(int(data["step"]), at)
     elif name in ("dropped", "set_aside"):
-        changes.lost[name] = changes.lost.get(name, 0) + (_whole(data.get("records"), INT32) or 1)
+        changes.lost[name] = changes.lost.get(name, 0) + (whole(data.get("records"), INT32) or 1)
     elif name not in STAMPS and name not in SILENT_EVENTS:
         changes.count_unknown(f"event {name}")
 
 
 def _exit(message: Message, rank: int | None, data: dict[str, Any], at: datetime) -> dict[str, Any]:
     """As `decision.facts.RankExit` takes it."""
-    code, signal = _whole(data.get("exit_code"), least=-INT32), _whole(data.get("signal"))
+    code, signal = whole(data.get("exit_code"), least=-INT32), whole(data.get("signal"))
     return {
         "rank": rank if rank is not None else -1,
         "node": message.node,
@@ -160,7 +154,7 @@ def _checkpoint(changes: Changes, message: Message, record: Record, at: datetime
             state=body["state"],
             at=at,
             reason=str(body.get("reason") or "")[:4096],
-            bytes=_whole(body.get("bytes")),
+            bytes=whole(body.get("bytes")),
             blocked_s=_seconds(body.get("blocked_s")),
             durable_s=_seconds(body.get("durable_s")),
         )
@@ -218,13 +212,6 @@ _HANDLERS = {
     "probe": _probe,
     "run_facts": _run_facts,
 }
-
-
-def _whole(value: Any, most: int = INT64, least: int = 0) -> int | None:
-    """An optional integer key that the protocol does not check; what is none is unknown, not an error."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        return None
-    return value if least <= value <= most else None
 
 
 def _seconds(value: Any) -> float | None:

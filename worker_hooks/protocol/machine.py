@@ -40,7 +40,7 @@ def decode_machine(data: object) -> MachineIdentity | None:
     said = data.get("machine_id")
     identity = MachineIdentity(
         machine_id=said[:MAX_CHARS] if isinstance(said, str) and said else None,
-        **{name: _texts(data.get(name)) for name in ("macs", "guids", "gpus", "serials")},
+        **{name: texts(data.get(name)) for name in ("macs", "guids", "gpus", "serials")},
     )
     return None if identity.empty else identity
 
@@ -50,5 +50,6 @@ def tidy(items: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({item.strip()[:MAX_CHARS] for item in items if item.strip()})[:MAX_ITEMS])
 
 
-def _texts(value: object) -> tuple[str, ...]:
+def texts(value: object) -> tuple[str, ...]:
+    """A list of texts, tidied; whatever else is there says nothing."""
     return tidy(item for item in value if isinstance(item, str)) if isinstance(value, list) else ()

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from worker_hooks.protocol.identity import FORM, is_run_id
-from worker_hooks.protocol.machine import MachineIdentity, decode_machine, encode_machine
+from worker_hooks.protocol.machine import MachineIdentity, decode_machine, encode_machine, texts
 from worker_hooks.protocol.pace import Pace, decode_pace, encode_pace
 
 PROTOCOL = 1
@@ -55,6 +55,7 @@ class AgentInfo:
     addresses: dict[str, str] = field(default_factory=dict)
     probe_port: int | None = None
     clock_offset_s: float | None = None  # seconds to add to this node's clock to get the controller's
+    gpus: tuple[str, ...] = ()  # UUIDs of the GPUs that the job holds on this node, where it can tell
 
 
 @dataclass(frozen=True)
@@ -162,11 +163,17 @@ def encode_message(message: Message) -> dict[str, Any]:
         "sent_at": message.sent_at,
         "boot_id": message.boot_id,
         "job": asdict(message.job),
-        "agent": asdict(message.agent),
+        "agent": _agent(message.agent),
         "ranks": [encode_rank(rank) for rank in message.ranks],
         "records": [encode_record(record) for record in message.records],
         **machine,
     }
+
+
+def _agent(agent: AgentInfo) -> dict[str, Any]:
+    told = asdict(agent)
+    gpus = told.pop("gpus")
+    return {**told, "gpus": list(gpus)} if gpus else told
 
 
 def encode_answer(answer: Answer) -> dict[str, Any]:
@@ -301,6 +308,7 @@ def decode_message(data: object) -> Message:
             addresses={str(k): str(v) for k, v in agent.reader("addresses").data.items()},
             probe_port=agent.optional_integer("probe_port"),
             clock_offset_s=agent.optional_number("clock_offset_s"),
+            gpus=texts(agent.data.get("gpus")),
         ),
         ranks=tuple(_rank(item) for item in source.readers("ranks")),
         records=tuple(decode_record(item) for item in source.readers("records")),
