@@ -29,7 +29,8 @@ from worker_hooks.signs.kernel import kernel_in_job_recognisers
 
 _MEGABYTE = 1_000_000
 _READ = """
-import json, resource, sys, time
+import json, re, sys, time
+from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from worker_hooks.signs.log import LogReader
 wall, cpu = time.perf_counter(), time.process_time()
@@ -38,8 +39,9 @@ with open(sys.argv[2], "rb", buffering=0) as log:
     while data := log.read(1 << 20):
         signs += len(reader.feed(data))
 signs += len(reader.close())
+peak = re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]
 print(json.dumps({"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu, "signs": signs,
-                  "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000, "failures": reader.failures}))
+                  "peak_mb": int(peak) / 1000, "failures": reader.failures}))
 """
 
 

@@ -157,7 +157,7 @@ class OomReader:
 class OomInJobReader(OomReader):
     """For job logs: only the lines that say it by themselves."""
 
-    triggers: tuple[bytes, ...] = (b"oom-kill:constraint", b"ut of memory: Kill")
+    triggers: tuple[bytes, ...] = (b"ut of memory: Kill",)
 
 
 def _job(cgroup: str) -> str:

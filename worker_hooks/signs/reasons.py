@@ -44,7 +44,8 @@ class Reasons:
     """Signs of the communication libraries, CUDA, storage and memory, wherever in the log they stand."""
 
     triggers: tuple[bytes, ...] = (
-        *(b"NCCL WARN", b"NCCL w", b"NCCL comm", b"WorkNCCL", b"GroupNCCL", b"up NCCL", b"rror", b"xception", b"Connection", b"vendor err", b"Cuda failure", b"Assertion ", b"NVML"),
+        *(b"NCCL WARN", b"NCCL w", b"WorkNCCL", b"GroupNCCL", b"rror", b"xception", b"Connection", b"Cuda failure"),
+        *(b"Assertion ", b"NVML"),
         *(b"bad_alloc", b"missing ranks", b"oss is nan", b"ncclInvalid"),
     )
 

@@ -74,7 +74,7 @@ _SPEAKERS = (
 
 
 class SlurmTexts:
-    triggers: tuple[bytes, ...] = (b"rror", b"CANCELLED AT", b"STEPD TERMINATED", b"ob step", b"Force Terminated", b"First task exited")
+    triggers: tuple[bytes, ...] = (b"rror", b"*** ", b"srun: ")
 
     def read(self, line: Line) -> list[Sign]:
         if not any(word in line.text or word in line.raw for word in _SPEAKERS):
