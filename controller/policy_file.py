@@ -5,11 +5,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from controller.decision.policy import MODES, Policy, PolicyError, policy_from
+from controller.knowledge.load import KnowledgeError
+from controller.knowledge.load import load as load_knowledge
 
 
-def load(path: str, mode: str = "") -> Policy:
-    """`path` empty: the defaults. `mode` wins over the file's. Raises PolicyError that names file and key."""
+def load(path: str, mode: str = "", knowledge: str = "") -> Policy:
+    """`path` empty: the defaults. `mode` wins over the file's. `knowledge`: a file of overrides of what signs mean,
+    empty: none. Raises PolicyError that names file and key."""
     policy = _read(Path(path)) if path else Policy()
+    try:
+        policy = replace(policy, knowledge=load_knowledge(Path(knowledge) if knowledge else None))
+    except KnowledgeError as error:
+        raise PolicyError(str(error)) from error
     if not mode:
         return policy
     if mode not in MODES:

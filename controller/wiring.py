@@ -86,7 +86,7 @@ def identities() -> Identities:
 @lru_cache(maxsize=1)
 def policy() -> Policy:
     """Read once a process: a changed policy file takes effect at the next start, for every process at once."""
-    return policy_file.load(settings.RELUME_POLICY, settings.RELUME_MODE)
+    return policy_file.load(settings.RELUME_POLICY, settings.RELUME_MODE, settings.RELUME_KNOWLEDGE)
 
 
 @lru_cache(maxsize=8)

@@ -3,8 +3,10 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
+
+from controller.decision.meanings import Knowledge
 
 MODES = ("observe", "approve", "act")
 LEAST_BACKOFF_S = 30.0
@@ -89,7 +91,8 @@ class Stall:
 @dataclass(frozen=True)
 class Policy:
     """`trust_job_evidence`: whether the word of one job's own processes may hold a node. Off, it excludes the node for
-    that job, until the root sensor, Slurm or an independent job agrees."""
+    that job, until the root sensor, Slurm or an independent job agrees. `knowledge`: what signs mean; it comes from
+    tables of its own (RELUME_KNOWLEDGE), not from the policy file."""
 
     mode: str = "observe"
     trust_job_evidence: bool = False
@@ -98,10 +101,18 @@ class Policy:
     budget: Budget = field(default_factory=Budget)
     launch: Launch = field(default_factory=Launch)
     stall: Stall = field(default_factory=Stall)
+    knowledge: Knowledge = field(default_factory=Knowledge, metadata={"file": False})
 
     def digest(self) -> str:
-        """Changes when any value changes; kept with every decision."""
-        return "sha256:" + hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:32]
+        """Changes when any value changes, or what any sign means; kept with every decision."""
+        values = {**self.values(), "knowledge": self.knowledge.digest()}
+        return "sha256:" + hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:32]
+
+    def values(self) -> dict[str, Any]:
+        """What the policy file sets."""
+        values = asdict(replace(self, knowledge=Knowledge()))
+        del values["knowledge"]
+        return values
 
 
 def policy_from(data: Mapping[str, Any]) -> Policy:
@@ -138,7 +149,7 @@ def _check_stall(stall: Stall) -> None:
 
 
 def _section(kind: type[Any], data: Mapping[str, Any], prefix: str) -> Any:
-    known = {f.name: f for f in fields(kind)}
+    known = {f.name: f for f in fields(kind) if f.metadata.get("file", True)}
     values: dict[str, Any] = {}
     default = kind()
     for key, value in data.items():

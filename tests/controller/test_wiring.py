@@ -25,7 +25,8 @@ def test_a_policy_file_is_read_and_the_mode_wins(tmp_path: Path) -> None:
     path.write_text('mode = "act"\n[limits]\nagent_silent_s = 5\n')
     assert policy_file.load(str(path)).limits.agent_silent_s == 5.0
     assert policy_file.load(str(path), "observe").mode == "observe"
-    assert policy_file.load("") == Policy()
+    assert policy_file.load("").values() == Policy().values()
+    assert policy_file.load("").knowledge.of("xid.79")
 
 
 @pytest.mark.parametrize(

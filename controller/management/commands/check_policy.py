@@ -1,8 +1,8 @@
-"""manage.py check_policy [FILE]: validates a policy file and prints what it amounts to."""
+"""manage.py check_policy [FILE]: validates a policy file, and the overrides of what signs mean, and prints both."""
 
 import json
 from argparse import ArgumentParser
-from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from controller import policy_file
 from controller.decision.policy import PolicyError
+from controller.knowledge.load import overrides
 
 
 class Command(BaseCommand):
@@ -22,8 +23,11 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         path = options["file"] or settings.RELUME_POLICY
         try:
-            policy = policy_file.load(path, settings.RELUME_MODE)
+            policy = policy_file.load(path, settings.RELUME_MODE, settings.RELUME_KNOWLEDGE)
         except PolicyError as error:
             raise CommandError(str(error)) from error
-        self.stdout.write(json.dumps(asdict(policy), indent=2))
+        self.stdout.write(json.dumps(policy.values(), indent=2))
+        if settings.RELUME_KNOWLEDGE:
+            changes = overrides(Path(settings.RELUME_KNOWLEDGE))
+            self.stderr.write("\n".join([f"{settings.RELUME_KNOWLEDGE}: {len(changes)} changes", *changes]))
         self.stderr.write(f"{path or 'no file: the defaults'}: valid, {policy.digest()}")
