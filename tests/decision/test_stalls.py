@@ -142,7 +142,20 @@ def test_a_rank_that_never_began_is_named_where_others_did() -> None:
         world(*everybody(LONG, phase="finished")),
         world(*everybody(LONG, state="exited", exit_code=0)),
     ],
-    ids="suspended stopped ending completing requeued hidden finished ended resumed no_ranks done exited".split(),
+    ids=[
+        "suspended",
+        "stopped",
+        "ending",
+        "completing",
+        "requeued",
+        "hidden",
+        "finished",
+        "ended",
+        "resumed",
+        "no_ranks",
+        "done",
+        "exited",
+    ],
 )
 def test_expected_silence(facts: SubjectFacts) -> None:
     assert hang(facts) is None
@@ -180,7 +193,19 @@ def test_an_agent_that_is_late_is_waited_for_and_then_its_ranks_are_named() -> N
         (tuple(rank(n, step=99) for n in range(3)), (), "none is named"),
         (tuple(rank(n, LONG + 60) for n in range(3)), (), "none is named"),
     ],
-    ids="behind furthest beatless evaluating not_saving first ended jitter no_beats ahead most_first".split(),
+    ids=[
+        "behind",
+        "furthest",
+        "beatless",
+        "evaluating",
+        "not_saving",
+        "first",
+        "ended",
+        "jitter",
+        "no_beats",
+        "ahead",
+        "most_first",
+    ],
 )
 def test_the_one_that_differs(ranks: tuple[RankProgress, ...], named: tuple[int, ...], words: str) -> None:
     facts = world(*ranks, learned={"step": STEPS, "evaluation": STEPS, "saving": STEPS})
