@@ -91,7 +91,8 @@ def _literals(source: str, place: Place) -> tuple[str, ...]:
 
 def _alternatives(source: str) -> list[str]:
     """Split at each `|` outside of groups and classes."""
-    parts, depth, start, in_class, i = [], 0, 0, False, 0
+    parts: list[str] = []
+    depth, start, in_class, i = 0, 0, False, 0
     while i < len(source):
         char = source[i]
         if char == "\\":
@@ -114,7 +115,8 @@ def _runs(source: str) -> list[str]:
     that begins with flags has no runs: upper and lower case may be the same to it."""
     if source.startswith("(?") and source[2:3].isalpha():
         return []
-    runs, run, depth, in_class, i = [], "", 0, False, 0
+    runs: list[str] = []
+    run, depth, in_class, i = "", 0, False, 0
     while i < len(source):
         char, width = source[i], 1
         plain = char not in _META

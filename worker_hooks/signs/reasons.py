@@ -45,7 +45,7 @@ class Reasons:
 
     triggers: tuple[bytes, ...] = (
         *(b"NCCL WARN", b"NCCL w", b"WorkNCCL", b"GroupNCCL", b"rror", b"xception", b"Connection", b"Cuda failure"),
-        *(b"Assertion ", b"NVML"),
+        *(b"Assertion ", b"NVML", b"Got completion"),  # the last: torch prints NCCL's last error without its prefix
         *(b"bad_alloc", b"missing ranks", b"oss is nan", b"ncclInvalid"),
     )
 

@@ -1,5 +1,6 @@
 """Errors of files, memory and ports in a job's own words: error numbers with a path, damaged files, no room."""
 
+import errno
 import re
 
 from worker_hooks.signs.found import Found, first, pattern, short, whole
@@ -27,15 +28,11 @@ _BY_NUMBER = {
 }
 # A time-out is the storage's only where a path stands beside it; a socket's has none.
 _WITH_PATH = {110: "storage.unreachable", 103: "storage.unreachable"}
-_WORDS = (
-    "Input/output error",
-    "Remote I/O error",
-    "Stale file handle",
-    "Stale NFS file handle",
-    "No space left on device",
+_WORDS = tuple(
+    name
+    for name in ERRNOS
+    if ERRNOS[name] in _BY_NUMBER and ERRNOS[name] not in (errno.ENOMEM, errno.EADDRINUSE, errno.EHOSTDOWN)
 )
-_WORDS += ("Disk quota exceeded", "Read-only file system", "Too many open files", "Transport endpoint is not connected")
-_WORDS += ("Cannot send after transport endpoint shutdown",)
 
 _SHM = (
     pattern("shm.exhausted", "shared memory", r"(?P<text>(?:out of|insufficient|unable to (?:open|allocate|create)|Error while (?:creating|attaching to)) shared memory.*)"),
