@@ -111,23 +111,6 @@ def test_pause_from_the_shell() -> None:
         call_command("pause", "which?")
 
 
-def test_an_old_incident_is_decided_again_from_its_facts(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
-    world.start()
-    world.kill_host("gpu2")
-    world.run(10)
-    incident = Incident.objects.get()
-    out = StringIO()
-    monkeypatch.setattr("controller.management.commands.replay_incident.policy", lambda: world.policy)
-    call_command("replay_incident", str(incident.pk), stdout=out)
-    assert "same decision" in out.getvalue() and "hold_node gpu2" in out.getvalue()
-    decision = incident.decisions.order_by("pk")[0]
-    decision.facts["attempt"]["agents"][1]["received_at"] = decision.at.timestamp()
-    decision.save()
-    call_command("replay_incident", str(incident.pk), stdout=out)
-    assert "ANOTHER decision" in out.getvalue()
-
-
 def test_ticks_expire_live_in_memory_and_go_where_a_worker_listens(settings: Any) -> None:
     from controller.celery import app
     from controller.up.plan import QUEUES

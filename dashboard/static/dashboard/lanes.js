@@ -42,9 +42,11 @@ function frame(g, data, width, at, bottom) {
     el("line", { x1: at.X(t * per), x2: at.X(t * per), y1: bottom, y2: bottom + 4, class: "axis" }));
   if (at.before) edge(g, at.first, at.left, "earlier", bottom);
   if (at.after) edge(g, width - EDGE, width, "later", bottom);
-  data.marks.forEach((mark, k) => g.append(
-    el("line", { x1: at.X(mark.at), x2: at.X(mark.at), y1: 6, y2: bottom, class: "rule" }),
-    text(at.X(mark.at) + (k ? 4 : -4), 14, mark.words, { class: "mid", "text-anchor": k ? "start" : "end" })));
+  data.marks.forEach((mark, k) => {
+    const x = at.X(mark.at), room = width - x > mark.words.length * 6.4 + 4, before = k === 0 || !room;
+    g.append(el("line", { x1: x, x2: x, y1: 6, y2: bottom, class: "rule" }),
+      text(x + (before ? -4 : 4), k && !room ? 24 : 12, mark.words, { class: "mid", "text-anchor": before ? "end" : "start" }));
+  });
 }
 
 function edge(g, from, to, words, bottom) {
