@@ -309,9 +309,9 @@ class SubjectFacts:
     (hidden, or purged after its end): then nothing is concluded from its nodes; `unseen` says why. `launches`: failed
     starts of the recent past, of this job and of others. `starts_before`: starts of earlier Slurm jobs of this run.
 
-    `evidence`: bounded, hardest and newest first: what the newest attempt's own processes said, what sensors said of
-    its nodes since shortly before it began (and of the nodes of `last_fault` since then), Slurm's states in words, and
-    earlier hardware verdicts about these nodes. `evidence_left_out`: how many there were besides. `rank_nodes`,
+    `evidence`: bounded: Slurm's states in words, and earlier hardware verdicts about these nodes; then, hardest and
+    newest first, what the newest attempt's own processes said and what sensors said of its nodes since shortly before
+    it began (and of the nodes of `last_fault` since then). `evidence_left_out`: how many there were besides. `rank_nodes`,
     `addresses`, `gpus`, `unreadable`, `read_clean`: as in `evidence.Case`. `attempts_before`: what came of earlier
     attempts, oldest first."""
 

@@ -6,6 +6,7 @@ from controller.clock import aware
 from controller.decision import actions
 from controller.decision.diagnosis import Verdict
 from controller.decision.facts import SubjectFacts
+from controller.decision.findings import Clue
 from controller.decision.node_hold import NODE_HOLD
 from controller.decision.policy import Policy
 from controller.decision.propose import Proposal
@@ -23,6 +24,9 @@ from controller.models import (
     TrainingJob,
 )
 
+# More proof than anybody reads; what accuses comes first.
+MOST_EVIDENCE = 200
+PROOF = ("accuses", "clears")
 # Behind every other action of its incident; what it tidies up ends by itself long before.
 AFTERCARE_ORDER = 9
 AFTERCARE_EXPIRES_S = 86400.0
@@ -72,21 +76,31 @@ def open_incident(
 
 
 def _evidence(incident: Incident, verdict: Verdict, now: float) -> list[Evidence]:
-    return [
-        Evidence(
-            incident=incident,
-            number=number,
-            layer=clue.layer,
-            source=clue.source,
-            subject=clue.subject,
-            code=clue.code,
-            raw=clue.raw,
-            stance=clue.stance,
-            observed_at=aware(clue.at),
-            received_at=aware(now),
-        )
-        for number, clue in enumerate(verdict.clues, start=1)
-    ]
+    kept = sorted(enumerate(verdict.clues), key=lambda pair: (pair[1].stance not in PROOF, pair[0]))[:MOST_EVIDENCE]
+    return [evidence_row(incident, number, clue, now) for number, (_, clue) in enumerate(sorted(kept), start=1)]
+
+
+def evidence_row(incident: Incident, number: int, clue: Clue, now: float, *, late: bool = False) -> Evidence:
+    """Not saved. Texts are cut to what the columns hold."""
+    return Evidence(
+        incident=incident,
+        number=number,
+        layer=clue.layer[:32],
+        source=clue.source[:255],
+        subject=clue.subject[:255],
+        code=clue.code[:128],
+        raw=clue.raw,
+        stance=clue.stance,
+        origin=clue.origin,
+        node=clue.node[:255],
+        rank=clue.rank,
+        count=clue.count,
+        last_at=aware(clue.last_at) if clue.last_at is not None else None,
+        ref=clue.ref[:64],
+        late=late,
+        observed_at=aware(clue.at),
+        received_at=aware(clue.received_at if clue.received_at is not None else now),
+    )
 
 
 def plan_actions(incident: Incident, proposal: Proposal, policy: Policy, now: float, *, waits: bool) -> None:

@@ -24,10 +24,12 @@ from controller.decision.node_hold import NODE_HOLD
 from controller.decision.policy import Policy
 from controller.decision.training_job import TRAINING_JOB
 from controller.models import AgentReport, Attempt, Cluster, Incident, Node, NodeCheck, NodeHold, TrainingJob
-from controller.snapshot import launches, past, progress
+from controller.snapshot import launches, past, progress, subject_evidence
 from controller.snapshot.cluster_facts import cluster_facts
 from controller.snapshot.job_view import slurm_fact
 from controller.snapshot.past import PastIncident
+from controller.snapshot.signs import SignRows
+from controller.snapshot.signs import read as read_signs
 
 log = structlog.get_logger()
 
@@ -57,23 +59,27 @@ class Rows:
     launches: list[LaunchFact] = field(default_factory=list)
     marks: dict[str, float] = field(default_factory=dict)  # by node: when Slurm drained it for a failed start
     scheduler: SchedulerFact = field(default_factory=SchedulerFact)
+    signs: SignRows = field(default_factory=SignRows)
 
 
 def read_facts(cluster: Cluster, now: float, policy: Policy) -> tuple[list[SubjectFacts], ClusterFacts]:
     """All live training jobs of the cluster. Silence counts from `cluster.watching_since` at the
     earliest: what was not watched was not silent."""
     jobs = TrainingJob.objects.filter(cluster=cluster, state__in=TRAINING_JOB.live).order_by("pk")
-    rows = _rows(cluster, list(jobs), now)
+    rows = _rows(cluster, list(jobs), now, policy)
     rows.launches = launches.failed_starts(cluster, now - policy.launch.memory_s)
     watched = cluster.watching_since.timestamp() if cluster.watching_since is not None else now
-    return list(_subjects(rows, watched)), cluster_facts(cluster, now, policy)
+    return list(_subjects(rows, watched, now)), cluster_facts(cluster, now, policy)
 
 
-def _subjects(rows: Rows, watched: float) -> Iterator[SubjectFacts]:
+def _subjects(rows: Rows, watched: float, now: float) -> Iterator[SubjectFacts]:
     """A row that cannot be understood stops the decisions about its own training job, not about the others."""
     for job in rows.jobs:
         try:
-            yield _subject(job, rows, watched)
+            subject = _subject(job, rows, watched)
+            attempts = rows.attempts.get(job.pk, [])
+            reports = rows.agents.get(attempts[-1].pk, []) if attempts else []
+            yield subject_evidence.added(subject, job, attempts, reports, rows.signs, now)
         except (KeyError, TypeError, ValueError, AttributeError):
             log.exception("facts_unreadable", run_id=job.run_id)
 
@@ -81,7 +87,7 @@ def _subjects(rows: Rows, watched: float) -> Iterator[SubjectFacts]:
 # --- reading ----------------------------------------------------------------------------------------------------
 
 
-def _rows(cluster: Cluster, jobs: list[TrainingJob], now: float) -> Rows:
+def _rows(cluster: Cluster, jobs: list[TrainingJob], now: float, policy: Policy) -> Rows:
     rows = Rows(jobs)
     for attempt in Attempt.objects.filter(training_job__in=jobs).order_by("generation").defer("log_tail"):
         rows.attempts.setdefault(attempt.training_job_id, []).append(attempt)
@@ -100,6 +106,9 @@ def _rows(cluster: Cluster, jobs: list[TrainingJob], now: float) -> Rows:
     rows.speaking = _speaking(rows, heard.only("attempt_id", "node").order_by("node"))
     rows.scheduler = launches.scheduler_fact(cluster)
     rows.marks = launches.marked(cluster, now - MARKS_KEPT_S)
+    newest_of = {job: attempts[-1] for job, attempts in rows.attempts.items()}
+    names = {name for attempt in newest_of.values() for name in attempt.nodes}
+    rows.signs = read_signs(cluster, jobs, newest_of, names, now - policy.limits.sign_memory_s)
     rows.nodes, rows.up = _nodes(cluster, rows)
     return rows
 
@@ -126,6 +135,7 @@ def _nodes(cluster: Cluster, rows: Rows) -> tuple[dict[str, NodeFact], list[str]
     names |= {report.node for reports in rows.agents.values() for report in reports}
     names |= {name for job in rows.jobs for name in job.view.get("nodes", ())}
     names |= {name for _, name in rows.speaking} | rows.marks.keys()
+    names |= {name for fault in rows.signs.faults.values() for name in fault.nodes}
     names |= {start.host for job in rows.jobs if (start := launches.start_fact(job.view)) is not None}
     shown = _shown(cluster)
     believed_up = shown.filter(base_state__in=("IDLE", "MIXED", "ALLOCATED")).order_by("name")
@@ -136,7 +146,7 @@ def _nodes(cluster: Cluster, rows: Rows) -> tuple[dict[str, NodeFact], list[str]
     )
     facts = {}
     for node in wanted:
-        facts[node.name] = _node_fact(node, holds.get(node.pk))
+        facts[node.name] = _node_fact(node, holds.get(node.pk), rows.signs.answered.get(node.name))
         if node.excused_at is not None:
             rows.excused[node.name] = node.excused_at.timestamp()
     up = [n.name for n in facts.values() if n.base in ("IDLE", "MIXED", "ALLOCATED") and n.responding]
@@ -150,7 +160,7 @@ def _shown(cluster: Cluster) -> QuerySet[Node]:
     return nodes if cluster.view_at is None else nodes.filter(seen_at__gte=cluster.view_at)
 
 
-def _node_fact(node: Node, hold_state: str | None) -> NodeFact:
+def _node_fact(node: Node, hold_state: str | None, answered_at: float | None) -> NodeFact:
     return NodeFact(
         name=node.name,
         base=node.base_state,
@@ -161,6 +171,7 @@ def _node_fact(node: Node, hold_state: str | None) -> NodeFact:
         hold_state=hold_state,
         boot_at=node.boot_at.timestamp() if node.boot_at is not None else None,
         reason_at=node.reason_at.timestamp() if node.reason_at is not None else None,
+        answered_at=answered_at,
     )
 
 
@@ -174,6 +185,8 @@ def _subject(job: TrainingJob, rows: Rows, watched: float) -> SubjectFacts:
     incident = rows.incidents.get(job.pk)
     if incident is not None:
         names |= set(incident.suspects)
+    fault = rows.signs.faults.get(job.pk)
+    names |= set(fault.nodes if fault is not None else ())
     start = launches.start_fact(job.view)
     names |= launches.marked_for(job.view, rows.marks) | ({start.host} if start is not None else set())
     return SubjectFacts(
