@@ -29,7 +29,7 @@ def kind_of(rank: RankProgress, attempt: AttemptFact) -> str | None:
     """What the rank is doing; None for one that has nothing left to do."""
     if rank.phase in ("finished", "failed"):
         return None
-    if rank.phase == "training":
+    if rank.phase == "training" or (rank.phase == "starting" and made_steps(rank, attempt)):
         return STEP if made_steps(rank, attempt) else FIRST_STEP
     return _OF_PHASE.get(rank.phase or "starting")
 

@@ -158,6 +158,8 @@ class Attempt:
             raise CheckpointError("the first update came before run.restore(), or past run.batches(the tracked loader)")
         if self._telemetry.control.get("superseded"):
             raise Superseded("relume: the agent says that another attempt took over; this one ends")
+        if self._first and self._resumption is None:
+            self._telemetry.phase("training")  # nothing was restored, so nobody has said so yet
         self.completed += 1
         step = self.completed
         self._telemetry.step(step)
