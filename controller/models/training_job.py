@@ -72,6 +72,7 @@ class Attempt(models.Model):
 
     `nodes` are expanded names. The event times are those of the agents, corrected to the controller's clock; each is
     null until its event was seen. `checks` holds the newest verification of each rank: {rank: {stage: {...}}}.
+    `losses`: the running aggregate of rank 0's loss, and where any rank's numbers were none (`ingest.losses`).
     """
 
     training_job = models.ForeignKey(TrainingJob, on_delete=models.CASCADE, related_name="attempts")
@@ -99,6 +100,7 @@ class Attempt(models.Model):
     step_at = models.DateTimeField(null=True, blank=True)
     exits = json_list()
     checks = json_dict()
+    losses = json_dict()
     log_tail = json_dict()
 
     class Meta:
