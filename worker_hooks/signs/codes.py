@@ -70,8 +70,9 @@ CODES: dict[str, tuple[str, str]] = {
     "store.timeout": ("library", "text"),
     "rendezvous.failed": ("library", "text"),
     "collective.mismatch": ("library", "kind, text (ranks in the sign's rank)"),
-    "collective.state": ("library", "group, group_name, size, enqueued, started, completed, op, state (of one rank in "
-                         "one group, from a flight recorder dump)"),
+    "collective.state": ("library", "group, group_name, size, members (0-12:4), enqueued, started, completed, "
+                         "p2p_enqueued, waiting (unfinished operations); of the oldest of these: op, state, sequence, "
+                         "sizes, dtypes, p2p (bool), peer_rank (of one rank in one group, from a dump)"),
     "flight_recorder.refused": ("library", "text"),
     # --- processes ------------------------------------------------------------------------------------------------
     "cuda.ecc": ("process", "text"),
