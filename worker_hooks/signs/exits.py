@@ -9,20 +9,36 @@ from worker_hooks.signs.system_texts import SIGNALS, signal_of
 
 _SIGNAL = "|".join(SIGNALS)
 _PATTERNS = (
-    pattern("process.exit", "failed (exitcode", r"failed \(exitcode: (?P<exit_code>-?\d+)\)(?: local_rank: (?P<local_rank>\d+))?(?: \(pid: (?P<pid>\d+)\))?"),
+    pattern(
+        "process.exit",
+        "failed (exitcode",
+        r"failed \(exitcode: (?P<exit_code>-?\d+)\)(?: local_rank: (?P<local_rank>\d+))?(?: "
+        r"\(pid: (?P<pid>\d+)\))?",
+    ),
     pattern("process.exit", "return code", r"exits with return code = (?P<exit_code>-?\d+)"),
-    pattern("process.exit", "died from signal", r"(?P<host>[\w.-]+): rank (?P<rank>\d{1,7}) died from signal (?P<name>\d+)"),
+    pattern(
+        "process.exit", "died from signal", r"(?P<host>[\w.-]+): rank (?P<rank>\d{1,7}) died from signal (?P<name>\d+)"
+    ),
     pattern("process.exit", "Fatal Python error", r"Fatal Python error: (?P<name>" + _SIGNAL + ")"),
     pattern("process.exit", "aught signal", r"[Cc]aught signal (?P<name>\d+)"),
     pattern("process.exit", ": line ", r": line \d+: +(?P<pid>\d+) (?P<name>" + _SIGNAL + r")\b"),
     pattern("torchrun.closing", "closing signal", r"Sending process (?P<pid>\d+) closing signal (?P<name>\w+)"),
-    pattern("torchrun.closing", "forcefully", r"shutdown process (?P<pid>\d+) via .{0,20}forcefully exiting via (?P<name>[\w.]+)"),
+    pattern(
+        "torchrun.closing",
+        "forcefully",
+        r"shutdown process (?P<pid>\d+) via .{0,20}forcefully exiting via (?P<name>[\w.]+)",
+    ),
     pattern("signal.received", "death signal", r"Received (?P<name>[\w.]+) death signal"),
     pattern("signal.received", "ypassing SIG", r"[Bb]ypassing (?P<name>SIG\w+)", ignored=True),
     pattern("signal.received", "eceived SIG", r"(?:\[rank:? ?(?P<rank>\d{1,7})\] )?[Rr]eceived (?P<name>SIG[A-Z]+\d?)"),
-    pattern("signal.received", "SIGTERM", r"(?:exiting program after receiving|got|caught|Caught|Got|handling|on signal) (?:signal )?(?P<name>SIGTERM)"),
+    pattern(
+        "signal.received",
+        "SIGTERM",
+        r"(?:exiting program after receiving|got|caught|Caught|Got|handling|on signal) (?:signal "
+        r")?(?P<name>SIGTERM)",
+    ),
     pattern("signal.received", "auto-requeue signal", r"Handling auto-requeue signal: (?P<name>\d+)"),
-)  # fmt: skip
+)
 
 
 class Exits:

@@ -10,7 +10,8 @@ _CULPRIT = re.compile(
 _MISSING = re.compile(r"missing ranks: \{(?P<ranks>[\d, ]{1,2000})\}?")
 _DEBUG = re.compile(r"(?P<text>Detected mismatch between collectives on ranks.*)")
 _SHAPES = re.compile(
-    r"(?P<text>.{0,40}(?:expects same model across all ranks|inconsistent tensor shapes|[Tt]ensor list.{0,20}inconsistent).*)"
+    r"(?P<text>.{0,40}(?:expects same model across all ranks|inconsistent tensor shapes|"
+    r"[Tt]ensor list.{0,20}inconsistent).*)"
 )
 
 

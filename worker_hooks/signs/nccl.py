@@ -29,25 +29,34 @@ _QUEUE_PAIR = {
     "remote_gid": re.compile(r"remote GID (?P<value>[0-9a-fA-F:.]{2,45})(?=,|\s|$)"),
 }
 _ASYNC = re.compile(
-    r"NET/IB ?: (?:(?P<device>[\w.-]+(?::\d+)?) )?(?:Got (?:non-fatal )?async (?:error )?event ?: ?|async fatal event(?: on [^:]*?\)(?: \w+=\w+)*)?: ?)(?P<event>.+)"
+    r"NET/IB ?: (?:(?P<device>[\w.-]+(?::\d+)?) )?(?:Got (?:non-fatal )?async (?:error "
+    r")?event ?: ?|async fatal event(?: on [^:]*?\)(?: \w+=\w+)*)?: ?)(?P<event>.+)"
 )
 _SOCKET = re.compile(
-    r"(?:Call to (?:recv from|send to|connect|poll|accept)|[Cc]onnect to|socketPollConnect to|socketPollConnect|[Aa]ccept|Socket creation)\b.{0,200}?"
+    r"(?:Call to (?:recv from|send to|connect|poll|accept)|[Cc]onnect to|socketPollConnect to|"
+    r"socketPollConnect|[Aa]ccept|Socket creation)\b.{0,200}?"
     r"(?:failed ?(?::|with error)|returned \d+\s?\(|failed )\s?(?P<text>[^()]*)"
 )
 _CLOSED = re.compile(r"[Cc]onnection closed by remote peer(?: (?P<peer>[^\s<>,]+))?")
 _CUDA = re.compile(r"(?:Cuda|CUDA) failure(?: (?P<number>\d{1,4}))?(?: '(?P<text>[^']*)'?)?")
 
 _ERRORS = (
-    pattern("nccl.remote_error", "remote process exited", r"(?P<text>remote process exited or there was a network error)"),
+    pattern(
+        "nccl.remote_error", "remote process exited", r"(?P<text>remote process exited or there was a network error)"
+    ),
     pattern("nccl.remote_error", "RemoteError", r"(?P<text>nccl ?RemoteError.*)"),
     pattern("nccl.cuda_failure", "nhandled", r"(?P<text>nccl ?UnhandledCudaError|unhandled cuda error)"),
     pattern("nccl.system_error", "ystem", r"(?P<text>ncclSystemError.*|unhandled system error)"),
     pattern("nccl.internal_error", "nternal", r"(?P<text>ncclInternalError.*|NCCL error.{0,300}?\binternal error)"),
-    pattern("nccl.invalid_usage", "nvalid", r"(?P<text>ncclInvalid(?:Usage|Argument).*|NCCL error.{0,300}?\binvalid (?:usage|argument))"),
+    pattern(
+        "nccl.invalid_usage",
+        "nvalid",
+        r"(?P<text>ncclInvalid(?:Usage|Argument).*|NCCL error.{0,300}?\binvalid (?:usage|"
+        r"argument))",
+    ),
     pattern("nccl.invalid_usage", "Duplicate GPU", r"(?P<text>Duplicate GPU detected.*)"),
     pattern("nccl.system_error", "Call to ibv_", r"(?P<text>Call to ibv_\w+ failed.*)"),
-)  # fmt: skip
+)
 _MISMATCH = re.compile(
     r"NET/IB ?: .{0,100}?(?P<size>collective mismatch error.*)|(?P<calls>Mismatched collective detected.*)|"
     r"NET/Socket ?: .{0,120}?(?P<cut>message truncated.*)|(?P<truncated>Message truncated ?: received.*)"

@@ -13,7 +13,10 @@ from worker_hooks.signs.sign import Scalar, Sign
 from worker_hooks.signs.system_texts import signal_of
 
 _MARKS = r"^(?:\| +|\+ )*"  # of an exception group
-_NAMES = r"(?:Error|Exception|Interrupt|SystemExit|Timeout|ExceptionGroup|StopIteration|GeneratorExit|BadZipFile|ArrowInvalid|IncompleteRead|BrokenProcessPool|Empty)"
+_NAMES = (
+    r"(?:Error|Exception|Interrupt|SystemExit|Timeout|ExceptionGroup|StopIteration|"
+    r"GeneratorExit|BadZipFile|ArrowInvalid|IncompleteRead|BrokenProcessPool|Empty)"
+)
 _LINE = re.compile(
     _MARKS
     + r"(?P<module>(?:[A-Za-z_]\w*\.){0,12})(?P<type>(?:[A-Z_]\w{0,80}?)?"
@@ -22,10 +25,12 @@ _LINE = re.compile(
 )
 _ERRNO = re.compile(r"\[Errno (-?\d+)\]")
 _LOADER = re.compile(
-    r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d+)[\d, ]*\) (?:is killed by signal: (?P<signal>[A-Z][\w ]*?)\.|exited unexpectedly)"
+    r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d+)[\d, ]*\) (?:is killed by signal: "
+    r"(?P<signal>[A-Z][\w ]*?)\.|exited unexpectedly)"
 )
 _SPAWNED = re.compile(
-    r"[Pp]rocess (?P<local>\d+) (?:terminated with (?:signal (?P<signal>SIG\w+)|exit code (?P<code>-?\d+))|got signal: (?P<got>\d+))"
+    r"[Pp]rocess (?P<local>\d+) (?:terminated with (?:signal (?P<signal>SIG\w+)|exit code "
+    r"(?P<code>-?\d+))|got signal: (?P<got>\d+))"
 )
 
 _IMPORT = frozenset({"ImportError", "ModuleNotFoundError"})

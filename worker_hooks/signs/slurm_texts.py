@@ -31,20 +31,59 @@ _TASKS = re.compile(r"(?P<host>[\w.\[\],-]+): tasks? (?P<tasks>\d[\d,-]*): (?P<w
 _EXITED = re.compile(r"Exited with exit code (?P<code>\d+)")
 
 _PATTERNS = (
-    pattern("slurm.oom", "oom", r"Detected (?P<events>\d+) oom[_-]kill event(?:\(s\)|s)? in (?:StepId=|step )(?P<id>\d[\d._+A-Za-z]*\w)"),
-    pattern("slurm.oom", "xceeded", r"[Ee]xceeded (?:job|step) memory limit|(?:Step|Job|StepId=|JobId=) ?(?P<id>[\d._+]+)?.{0,20}exceeded memory limit"),
-    pattern("slurm.launch_failed", "ask launch for", r"(?:StepId=|[Tt]ask launch for )(?P<id>[\d._+A-Za-z]*\d[\d._+A-Za-z]*) failed on node (?P<host>[\w.-]+): (?P<text>.*)"),
-    pattern("slurm.launch_failed", "launch failed", r"(?P<text>(?:[Aa]pplication|task \d+) launch (?:add )?failed: .*)"),
+    pattern(
+        "slurm.oom",
+        "oom",
+        r"Detected (?P<events>\d+) oom[_-]kill event(?:\(s\)|s)? in (?:StepId=|step "
+        r")(?P<id>\d[\d._+A-Za-z]*\w)",
+    ),
+    pattern(
+        "slurm.oom",
+        "xceeded",
+        r"[Ee]xceeded (?:job|step) memory limit|(?:Step|Job|StepId=|JobId=) ?(?P<id>[\d._+]+)?.{0,"
+        r"20}exceeded memory limit",
+    ),
+    pattern(
+        "slurm.launch_failed",
+        "ask launch for",
+        r"(?:StepId=|[Tt]ask launch for )(?P<id>[\d._+A-Za-z]*\d[\d._+A-Za-z]*) failed on node "
+        r"(?P<host>[\w.-]+): (?P<text>.*)",
+    ),
+    pattern(
+        "slurm.launch_failed", "launch failed", r"(?P<text>(?:[Aa]pplication|task \d+) launch (?:add )?failed: .*)"
+    ),
     pattern("slurm.launch_failed", "task launch", r"(?P<text>timeout waiting for task launch.*)"),
-    pattern("slurm.launch_failed", "credential", r"(?P<text>Job credential (?:expired|revoked|replayed).*|Invalid job credential.*)"),
-    pattern("slurm.launch_failed", "Unable to create step", r"(?P<text>Unable to create step for job (?P<id>[\d_+]+).*)"),
-    pattern("slurm.launch_failed", "rolog", r"(?P<text>(?:Batch job |[Tt]ask|slurm_)?[Pp]rolog (?:failure on node (?P<host>[\w.-]+)|failed status=\S+|launch failure|hung|error|.{0,60}failed).*)"),
-    pattern("slurm.launch_failed", "execve", r"(?P<text>(?:Slurmd could not|error:? )?execve\(\)?.*|.{0,60}could not execve job.*)"),
-    pattern("slurm.epilog_failed", "pilog", r"(?P<text>(?:[Tt]ask|slurm_)?[Ee]pilog (?:failed status=\S+|error(?: on (?P<host>[\w.-]+?))?|.{0,60}failed)(?:,|$| ).*)"),
+    pattern(
+        "slurm.launch_failed",
+        "credential",
+        r"(?P<text>Job credential (?:expired|revoked|replayed).*|Invalid job credential.*)",
+    ),
+    pattern(
+        "slurm.launch_failed", "Unable to create step", r"(?P<text>Unable to create step for job (?P<id>[\d_+]+).*)"
+    ),
+    pattern(
+        "slurm.launch_failed",
+        "rolog",
+        r"(?P<text>(?:Batch job |[Tt]ask|slurm_)?[Pp]rolog (?:failure on node (?P<host>[\w.-]+)|"
+        r"failed status=\S+|launch failure|hung|error|.{0,60}failed).*)",
+    ),
+    pattern(
+        "slurm.launch_failed",
+        "execve",
+        r"(?P<text>(?:Slurmd could not|error:? )?execve\(\)?.*|.{0,60}could not execve job.*)",
+    ),
+    pattern(
+        "slurm.epilog_failed",
+        "pilog",
+        r"(?P<text>(?:[Tt]ask|slurm_)?[Ee]pilog (?:failed status=\S+|error(?: on "
+        r"(?P<host>[\w.-]+?))?|.{0,60}failed)(?:,|$| ).*)",
+    ),
     pattern("slurm.node_lost", "ode failure on", r"[Nn]ode failure on (?P<host>[\w.\[\],-]+)"),
     pattern("slurm.time_limit", "Time limit exhausted", r"Time limit exhausted for (?:JobId=|job )(?P<id>[\d_+]+)"),
     pattern("slurm.connection", "MESSAGE_TASK_EXIT", r"(?P<text>Failed to send MESSAGE_TASK_EXIT.*)"),
-    pattern("slurm.connection", "step completion message", r"(?P<text>Rank \d+ failed sending step completion message.*)"),
+    pattern(
+        "slurm.connection", "step completion message", r"(?P<text>Rank \d+ failed sending step completion message.*)"
+    ),
     pattern("slurm.connection", "contact slurm controller", r"(?P<text>Unable to contact slurm controller.*)"),
     pattern("slurm.connection", "ocket timed out", r"(?P<text>(?:\w+: )?Socket timed out on send/recv operation.*)"),
     pattern("slurm.connection", "io error", r"(?P<text>(?:\w+: )?[Aa]borting, (?:step missing and )?io error .*)"),
@@ -57,7 +96,7 @@ _PATTERNS = (
     pattern("slurm.aborted", "waiting for job step", r"(?P<text>Timed out waiting for job step to complete.*)"),
     pattern("slurm.aborted", "has been revoked", r"(?P<text>Job (?:allocation )?[\d_+]+ has been revoked.*)"),
     pattern("slurm.aborted", "First task exited", r"(?P<text>First task exited.*)"),
-)  # fmt: skip
+)
 _SPEAKERS = (
     "slurm",
     "srun",

@@ -35,13 +35,25 @@ _WORDS = tuple(
 )
 
 _SHM = (
-    pattern("shm.exhausted", "shared memory", r"(?P<text>(?:out of|insufficient|unable to (?:open|allocate|create)|Error while (?:creating|attaching to)) shared memory.*)"),
-    pattern("shm.exhausted", "/dev/shm", r"(?P<text>.{0,80}/dev/shm.{0,200}(?:No space left|Cannot allocate|failed).*)"),
+    pattern(
+        "shm.exhausted",
+        "shared memory",
+        r"(?P<text>(?:out of|insufficient|unable to (?:open|allocate|create)|Error while "
+        r"(?:creating|attaching to)) shared memory.*)",
+    ),
+    pattern(
+        "shm.exhausted", "/dev/shm", r"(?P<text>.{0,80}/dev/shm.{0,200}(?:No space left|Cannot allocate|failed).*)"
+    ),
     pattern("shm.exhausted", "torch_", r"(?P<text>unable to (?:write to file|mmap|open|resize).{0,80}</?torch_.*)"),
-)  # fmt: skip
+)
 _PATTERNS = (
     pattern("port.in_use", "EADDRINUSE", r"(?:port: (?P<port>\d{1,5}).{0,200})?EADDRINUSE"),
-    pattern("port.in_use", "ddress already in use", r"(?:(?:port:? |\(['\"][\w.:]*['\"], |:)(?P<port>\d{2,5})\b.{0,120})?[Aa]ddress already in use"),
+    pattern(
+        "port.in_use",
+        "ddress already in use",
+        r"(?:(?:port:? |\(['\"][\w.:]*['\"], |:)(?P<port>\d{2,5})\b.{0,120})?[Aa]ddress already "
+        r"in use",
+    ),
     pattern("host.out_of_memory", "bad_alloc", r"(?P<text>(?:std::)?bad_alloc)"),
     pattern("host.out_of_memory", "DefaultCPUAllocator", r"(?P<text>DefaultCPUAllocator: .*)"),
     pattern("host.out_of_memory", "MemoryError", r"^(?:[\w.]+\.)?(?P<text>_?(?:Array)?MemoryError\b.*)"),
@@ -51,10 +63,22 @@ _PATTERNS = (
     pattern("storage.io_error", "PytorchStreamWriter", r"(?P<text>PytorchStreamWriter failed writing.*)"),
     pattern("storage.io_error", "inline_container", r"(?P<text>inline_container\.cc.{0,40}unexpected pos.*)"),
     pattern("checkpoint.unreadable", "CheckpointException", r"(?P<text>CheckpointException.*)"),
-    pattern("checkpoint.unreadable", "SafetensorError", r"(?P<text>SafetensorError: .*(?:header|deserializ|incomplete|Invalid|MetadataIncomplete).*)"),
+    pattern(
+        "checkpoint.unreadable",
+        "SafetensorError",
+        r"(?P<text>SafetensorError: .*(?:header|deserializ|incomplete|Invalid|"
+        r"MetadataIncomplete).*)",
+    ),
     pattern("checkpoint.unreadable", "invalid load key", r"(?P<text>(?:\w*UnpicklingError: )?invalid load key.*)"),
-    pattern("checkpoint.unreadable", "unpickl", r"(?i)(?P<text>pickle data was truncated|unpickling stack underflow.*)"),
-    pattern("checkpoint.unreadable", "heckpoint", r"(?P<text>[Cc]heckpoint.{0,120}(?:corrupt|is incomplete|digest|cannot be read|could not be read|truncated).*)"),
+    pattern(
+        "checkpoint.unreadable", "unpickl", r"(?i)(?P<text>pickle data was truncated|unpickling stack underflow.*)"
+    ),
+    pattern(
+        "checkpoint.unreadable",
+        "heckpoint",
+        r"(?P<text>[Cc]heckpoint.{0,120}(?:corrupt|is incomplete|digest|cannot be read|could not "
+        r"be read|truncated).*)",
+    ),
     pattern("data.corrupt", "BadZipFile", r"(?P<text>BadZipFile.*)"),
     pattern("data.corrupt", "UnidentifiedImageError", r"(?P<text>UnidentifiedImageError.*)"),
     pattern("data.corrupt", "image file is truncated", r"(?P<text>image file is truncated.*)"),
@@ -63,14 +87,25 @@ _PATTERNS = (
     pattern("data.corrupt", "BadGzipFile", r"(?P<text>BadGzipFile.*)"),
     pattern("data.corrupt", "ZstdError", r"(?P<text>ZstdError.*)"),
     pattern("data.corrupt", "tarfile", r"tarfile\.(?P<text>ReadError.*)"),
-    pattern("data.corrupt", "Arrow", r"(?P<text>Arrow(?:Invalid|IOError): .*(?:magic|Parquet|footer|truncat|corrupt|[Ee]xpected).*)"),
-    pattern("data.corrupt", "corrupt", r"Error: (?P<text>.*\b(?:is|data|file|record|shard)\b.{0,60}\bcorrupt(?:ed)?\b.*)"),
+    pattern(
+        "data.corrupt",
+        "Arrow",
+        r"(?P<text>Arrow(?:Invalid|IOError): .*(?:magic|Parquet|footer|truncat|corrupt|"
+        r"[Ee]xpected).*)",
+    ),
+    pattern(
+        "data.corrupt", "corrupt", r"Error: (?P<text>.*\b(?:is|data|file|record|shard)\b.{0,60}\bcorrupt(?:ed)?\b.*)"
+    ),
     pattern("storage.unreachable", "Max retries exceeded", r"(?P<text>HTTPS?ConnectionPool\(.*Max retries exceeded.*)"),
     pattern("storage.unreachable", "FSTimeoutError", r"(?P<text>FSTimeoutError.*)"),
     pattern("storage.unreachable", "EndpointConnectionError", r"(?P<text>EndpointConnectionError.*)"),
-    pattern("storage.unreachable", "TimeoutError", r"(?:botocore|urllib3|requests|aiohttp|google|azure)[\w.]*\.(?P<text>\w*TimeoutError.*)"),
+    pattern(
+        "storage.unreachable",
+        "TimeoutError",
+        r"(?:botocore|urllib3|requests|aiohttp|google|azure)[\w.]*\.(?P<text>\w*TimeoutError.*)",
+    ),
     pattern("storage.unreachable", "SlowDown", r"(?P<text>\(SlowDown\).*|SlowDown.*)"),
-)  # fmt: skip
+)
 
 
 def storage_reason(text: str) -> Found | None:

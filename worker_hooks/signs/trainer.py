@@ -9,14 +9,16 @@ from worker_hooks.signs.sign import Scalar, Sign
 _FINISHED = re.compile(
     r"`?Trainer\.fit`? stopped: `?max_(?:epochs|steps|time)=.*reached|"
     r"Training completed\. Do not forget to share your model|\[after training is done\]|"
-    r"['\"]train_runtime['\"]: |^(?:\S{1,40}[:|] ?)?(?:Training|Run) (?:is |has )?(?:finished|complete[d]?|done)(?: successfully)?[.!]*$"
+    r"['\"]train_runtime['\"]: |^(?:\S{1,40}[:|] ?)?(?:Training|Run) (?:is |has )?(?:finished|"
+    r"complete[d]?|done)(?: successfully)?[.!]*$"
 )
 _VALUE = r"(?P<{}>[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|nan|NaN|NAN|inf|Inf|INF|Infinity))\b"
 _LOSS = re.compile(
     r"(?:^|[\s,{|(])['\"]?(?:lm |train(?:ing)?[ _/])?loss['\"]?[ \t]*[:=]?[ \t]*" + _VALUE.format("loss")
 )
 _STEP = re.compile(
-    r"(?:^|[\s,{|(\[])['\"]?(?:global_?step|train_step|step|iteration|iter|it)s?['\"]?[ \t]*[:=#]?[ \t]*\[?(?P<step>\d{1,12})\b",
+    r"(?:^|[\s,{|(\[])['\"]?(?:global_?step|train_step|step|iteration|iter|it)s?['\"]?[ "
+    r"\t]*[:=#]?[ \t]*\[?(?P<step>\d{1,12})\b",
     re.IGNORECASE,
 )
 _SECONDS = (
@@ -30,7 +32,8 @@ _SECONDS = (
 )
 _NAN_ITERATIONS = re.compile(r"number of nan iterations: +(?P<count>[1-9]\d*)")
 _BAR = re.compile(
-    r"(?:^|[ :])(?P<percent>\d{1,3})%\|.{0,200}?\| *(?P<done>\d+(?:\.\d+)?[kMGT]?)/(?P<total>\d+(?:\.\d+)?[kMGT]?) \[(?P<spent>[\d:]+)<(?P<left>[\d:?]+)"
+    r"(?:^|[ :])(?P<percent>\d{1,3})%\|.{0,200}?\| *(?P<done>\d+(?:\.\d+)?[kMGT]?)/(?P<total>"
+    r"\d+(?:\.\d+)?[kMGT]?) \[(?P<spent>[\d:]+)<(?P<left>[\d:?]+)"
 )
 _BAR_RANK = re.compile(r"\brank[ :=]*(\d{1,7})\b", re.IGNORECASE)
 

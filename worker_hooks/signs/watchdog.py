@@ -6,7 +6,8 @@ from worker_hooks.signs.found import Found, attributes, short, whole
 
 # `[Rank 3]`, `[PG 1 Rank 5]`, `[PG 0 (default_pg) Rank 2]`, `[PG ID 0 PG GUID 0(default_pg) Rank 6]`.
 _WHO = re.compile(
-    r"\[(?:PG (?:ID (?P<id>\d+) PG GUID (?P<guid>[^\s()\]]*)|(?P<pg>[^\s()\]]+)) ?(?:\((?P<name>[^()]*)\))? )?Rank (?P<rank>\d{1,7})\]"
+    r"\[(?:PG (?:ID (?P<id>\d+) PG GUID (?P<guid>[^\s()\]]*)|(?P<pg>[^\s()\]]+)) "
+    r"?(?:\((?P<name>[^()]*)\))? )?Rank (?P<rank>\d{1,7})\]"
 )
 _CAUGHT = re.compile(r"(?:Watchdog )?[Cc]aught collective operation timeout|WorkNCCL\(.*ran for \d+ milli")
 _WORK = {
@@ -25,11 +26,13 @@ _STATUS = re.compile(
     r"detected by watchdog at work|Timeout at NCCL work|[Ll]ast enqueued (?:NCCL )?work|failure detected by watchdog"
 )
 _STUCK = re.compile(
-    r"watchdog got stuck for (?P<seconds>\d+) seconds|Heartbeat monitor timed out|due to ProcessGroupNCCL watchdog hang|"
+    r"watchdog got stuck for (?P<seconds>\d+) seconds|Heartbeat monitor timed out|due to "
+    r"ProcessGroupNCCL watchdog hang|"
     r"detected no heartbeat of its watchdog"
 )
 _ENDED = re.compile(
-    r"watchdog thread terminated with exception:? ?(?P<text>.*)|NCCL communicator was aborted on rank (?P<rank>\d+)\.?(?: Original reason for failure was:? ?(?P<why>.*))?"
+    r"watchdog thread terminated with exception:? ?(?P<text>.*)|NCCL communicator was aborted "
+    r"on rank (?P<rank>\d+)\.?(?: Original reason for failure was:? ?(?P<why>.*))?"
 )
 _OF_ANOTHER = "Found key in store"  # tells again what another rank has said
 
