@@ -32,11 +32,11 @@ def _harmless(match: re.Match[str]) -> Mapping[str, Scalar | None]:
 
 
 def _aer(severity: str) -> re.Pattern[str]:
-    """The line of the root port that names the source, and the line of the device itself."""
+    """The line of the root port, which may name the source, and the line of the device itself."""
+    device, root = _ADDRESS.replace("address", "device"), _ADDRESS.replace("address", "root")
     return re.compile(
-        rf"(?:{severity}) error (?:message )?received(?: from|:)? *{_ADDRESS}"
-        rf"|{_ADDRESS.replace('address', 'device')}[^:]*: (?:AER: )?PCIe Bus Error: severity=(?:{severity})(?=,)"
-        rf"|{_ADDRESS.replace('address', 'root')}: AER: (?:Multiple )?(?:{severity}) error (?:message )?received"
+        rf"{root}: AER: (?:Multiple )?(?:{severity}) error (?:message )?received(?:(?: from|:) *{_ADDRESS})?"
+        rf"|{device}[^:]*: (?:AER: )?PCIe Bus Error: severity=(?:{severity})(?=,)"
     )
 
 
