@@ -10,6 +10,7 @@ from typing import Any
 
 from controller.decision import silence
 from controller.decision.evidence import Evidence
+from controller.decision.losses import LossState, NotFinite
 
 SILENT_OUTCOMES = frozenset({"timeout", "unreachable"})
 LIVING_OUTCOMES = frozenset({"open", "refused"})
@@ -134,7 +135,8 @@ class LearnedPace:
 @dataclass(frozen=True)
 class AttemptFact:
     """`ranks`: in order of their numbers. `learned`: by kind (`startup, loading, first_step, step, saving,
-    evaluation`). `counts_from`: standing still before it was expected (the job was suspended)."""
+    evaluation`). `counts_from`: standing still before it was expected (the job was suspended). `loss`: rank 0's,
+    without the values; `not_finite`: whose numbers were none first."""
 
     generation: int
     state: str
@@ -157,6 +159,8 @@ class AttemptFact:
     counts_from: float = 0.0
     ranks: tuple[RankProgress, ...] = ()
     learned: Mapping[str, LearnedPace] = field(default_factory=dict)
+    loss: LossState | None = None
+    not_finite: tuple[NotFinite, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ counted by steps; numbers after it end the count. NaN accuses no hardware: that 
 The state is small and plain, so that it is kept with the attempt and folded over the points as they come in.
 """
 
-import math
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from statistics import median
+from typing import Any
 
 WINDOW = 48
 LEARN_FROM = 5
@@ -20,6 +20,7 @@ BAND = 8.0  # so many typical distances above the forecast are a jump ...
 LEAST = 0.1  # ... and at least this share of it: a smooth curve has hardly any distance
 CALM = 3  # so many values in the band again, and it has healed
 KEPT_SPIKES = 4
+LARGEST = 1e150  # beyond it sums overflow: as good as infinite
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,27 @@ class LossState:
         return self.spikes[-1] if self.spikes and not self.spikes[-1].healed else None
 
 
+@dataclass(frozen=True)
+class NotFinite:
+    """The first step at which a rank's metric was no number."""
+
+    rank: int
+    name: str
+    step: int
+
+
+def state_to_json(state: LossState) -> dict[str, Any]:
+    return asdict(state)
+
+
+def state_from_json(data: Mapping[str, Any]) -> LossState:
+    """Inverse of `state_to_json`; {} is the state before any point."""
+    if not data:
+        return LossState()
+    spikes = tuple(Spike(**spike) for spike in data["spikes"])
+    return LossState(**{**data, "recent": tuple(data["recent"]), "spikes": spikes})
+
+
 def fold(state: LossState, points: Iterable[tuple[int, float]]) -> LossState:
     """Points by rising step; one that is not behind the last step is a repetition and is left out."""
     for step, value in points:
@@ -66,7 +88,7 @@ def fold(state: LossState, points: Iterable[tuple[int, float]]) -> LossState:
 
 
 def _one(state: LossState, step: int, value: float) -> LossState:
-    if not math.isfinite(value):
+    if not abs(value) <= LARGEST:  # NaN is not either
         since = step if state.bad_since is None else state.bad_since
         return replace(state, not_finite=state.not_finite + 1, bad_since=since, bad_steps=state.bad_steps + 1)
     state = replace(state, last_finite_step=step, bad_since=None, bad_steps=0)

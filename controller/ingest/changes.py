@@ -37,13 +37,16 @@ class ProbeAnswer:
 
 @dataclass
 class Changes:
-    """Everything that a message's new records change. `decisive`: the sweep should look now, not at its next tick."""
+    """Everything that a message's new records change. `decisive`: the sweep should look now, not at its next tick.
+    `losses`: rank 0's points; `not_finite`: (rank, metric, first step) of numbers that are none."""
 
     stamps: dict[str, datetime] = field(default_factory=dict)
     exits: list[dict[str, Any]] = field(default_factory=list)
     checks: list[dict[str, Any]] = field(default_factory=list)
     log_tails: dict[str, str] = field(default_factory=dict)
     points: list[Points] = field(default_factory=list)
+    losses: list[tuple[int, float]] = field(default_factory=list)
+    not_finite: list[tuple[int, str, int]] = field(default_factory=list)
     signs: list[SignNote] = field(default_factory=list)
     checkpoints: list[CheckpointNote] = field(default_factory=list)
     probes: list[ProbeAnswer] = field(default_factory=list)
@@ -67,9 +70,8 @@ class Changes:
     @property
     def touches_attempt(self) -> bool:
         """Anything besides the step, which has its own cheap conditional write."""
-        return bool(
-            self.stamps or self.exits or self.checks or self.log_tails or self.world_size or self.start_step is not None
-        )
+        told = self.stamps or self.exits or self.checks or self.log_tails or self.losses or self.not_finite
+        return bool(told or self.world_size or self.start_step is not None)
 
     @property
     def touches_facts(self) -> bool:

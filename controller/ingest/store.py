@@ -10,6 +10,7 @@ from typing import Any
 
 from django.db.models import Case, F, Max, Q, Value, When
 
+from controller.ingest import losses
 from controller.ingest.changes import Changes, CheckpointNote, ProbeAnswer
 from controller.models import AgentReport, Attempt, Checkpoint, MetricChunk, NodeCheck, TrainingJob
 from controller.slurm import hostlist
@@ -198,6 +199,9 @@ def save_attempt(attempt: Attempt, changes: Changes) -> None:
     if changes.checks:
         row.checks = _with_checks(row.checks, changes.checks)
         columns.add("checks")
+    if changes.losses or changes.not_finite:
+        row.losses = losses.merged(row.losses, changes)
+        columns.add("losses")
     if changes.log_tails:
         merged = row.log_tail | changes.log_tails
         row.log_tail = dict(list(merged.items())[:MAX_LOG_TAILS])

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from controller.clock import aware
+from controller.ingest import losses
 from controller.ingest.changes import Changes, CheckpointNote, Points, ProbeAnswer
 from controller.ingest.importance import HARD, order_of
 from controller.ingest.ranges import INT32, INT64, LAST_YEAR, TEXT, check_node_name, when, whole
@@ -105,6 +106,7 @@ def _metrics(changes: Changes, message: Message, record: Record, at: datetime) -
     changes.points.append(
         Points(record.seq, rank, body["name"], list(body["steps"]), list(body["times"]), list(body["values"]))
     )
+    losses.note(changes, rank, body)
     if body["name"] == "loss":
         changes.reached(max(body["steps"]), at)
 

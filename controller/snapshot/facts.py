@@ -250,6 +250,7 @@ def _attempt(job: TrainingJob, attempts: list[Attempt], rows: Rows, counts_from:
         counts_from=_excused_until(job, attempt, rows),
         ranks=progress.ranks(reports),
         learned=progress.learned(attempts, reports, _leader_before(attempts, rows)),
+        **progress.losses(attempt.losses),
         **_checks(attempt.checks),
     )
 

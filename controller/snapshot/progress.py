@@ -1,11 +1,13 @@
 """What agents say of their ranks' progress as facts, and what a training job has taught of its own pace."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from statistics import median
 from typing import Any
 
 from controller.decision.facts import LearnedPace, RankProgress
+from controller.decision.losses import NotFinite, state_from_json
 from controller.decision.stall_limits import FIRST_STEP, LOADING, STARTUP, STEP
 from controller.models import AgentReport, Attempt
 from worker_hooks.protocol.messages import PHASES
@@ -40,6 +42,14 @@ def _rank(report: AgentReport, told: Mapping[str, Any]) -> RankProgress:
 
 def _before(heard: float, age_s: float | None) -> float | None:
     return None if age_s is None else heard - age_s
+
+
+def losses(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """`loss` and `not_finite` of the facts; the values themselves stay with the attempt."""
+    if not kept:
+        return {}
+    state = replace(state_from_json(kept["state"]), recent=())
+    return {"loss": state, "not_finite": tuple(NotFinite(**place) for place in kept["not_finite"])}
 
 
 # --- what was learned ---------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Loss spikes that heal, that do not, and losses that are no numbers."""
 
+import json
 import math
 import random
 from itertools import pairwise
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.decision.losses import CALM, LossState, fold
+from controller.decision.losses import CALM, LossState, fold, state_from_json, state_to_json
 
 pytestmark = pytest.mark.pure
 
@@ -70,3 +71,10 @@ def test_how_the_points_are_batched_changes_nothing(cuts: list[int]) -> None:
 @given(st.floats(0.0, 0.2), st.integers(0, 10**6))
 def test_noise_alone_is_no_spike_that_stays(noise: float, seed: int) -> None:
     assert fold(LossState(), curve(noise=noise, seed=seed)).open_spike is None
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, 1e300, -1e300])
+def test_the_state_is_plain_json_whatever_comes(odd: float) -> None:
+    state = fold(LossState(), with_values(curve(), {90: odd, 120: 9.0}))
+    stored = json.loads(json.dumps(state_to_json(state), allow_nan=False))
+    assert state_from_json(stored) == state and state.not_finite == 1
