@@ -23,6 +23,13 @@ STANDALONE = {
         "worker_hooks.signs",
         "worker_hooks._version",
     ),
+    "worker_hooks/sensor": (
+        "worker_hooks.sensor",
+        "worker_hooks.agent",
+        "worker_hooks.protocol",
+        "worker_hooks.signs",
+        "worker_hooks._version",
+    ),
     "worker_hooks/cli": ("worker_hooks.cli", "worker_hooks.agent", "worker_hooks.protocol", "worker_hooks._version"),
 }
 PURE_SLURM = (

@@ -63,6 +63,11 @@ class Spool:
     def acked(self) -> int:
         return self._acked
 
+    @property
+    def last_seq(self) -> int:
+        """The highest number given to a record."""
+        return self._last_seq
+
     def append(self, drafts: Iterable[Draft], tailed: Mapping[str, int] | None = None) -> None:
         """Number and keep the drafts. Touches no file: `flush` writes."""
         with self._memory:
@@ -71,6 +76,7 @@ class Spool:
             if tailed and dict(tailed) != self.tailed:
                 self.tailed = dict(tailed)
                 self._unwritten.append(encode({"tailed": self.tailed}))
+                self._dead_bytes += len(self._unwritten[-1])  # the line before says nothing any more
 
     def batch(self, max_bytes: int, max_count: int) -> list[Record]:
         """The oldest unacked records that may be sent now."""

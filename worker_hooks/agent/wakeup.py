@@ -23,6 +23,11 @@ class Wakeup:
         for number in (signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
 
+    @property
+    def fd(self) -> int:
+        """Readable when there is news: for a caller that waits for other things too, and then calls `wait(0)`."""
+        return self._read
+
     def wake(self) -> None:
         with suppress(BlockingIOError):
             os.write(self._write, b"\0")
