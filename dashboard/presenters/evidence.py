@@ -68,10 +68,12 @@ def evidence_view(incident: Incident, rows: Sequence[Evidence], fault: datetime)
     cascade = [e for e in ordered if e.stance == "cascade"]
     context = [e for e in ordered if e.stance not in (*NUMBERED, "cascade")]
     proof = [_line(e, n, fault) for n, e in enumerate(numbered[:PROOF_SHOWN], start=1)]
-    shown = proof, *([_line(e, 0, fault) for e in some[:OTHERS_SHOWN]] for some in (cascade, context))
-    lines = [line for part in shown for line in part]
+    fallen, others = ([_line(e, 0, fault) for e in some[:OTHERS_SHOWN]] for some in (cascade, context))
+    lines = [*proof, *fallen, *others]
     return EvidenceView(
-        *shown,
+        proof=proof,
+        cascade=fallen,
+        context=others,
         cascade_words=_counted(cascade, "consequence") + " of it" if cascade else "",
         context_words=_counted(context, "other sign") + " that decided nothing" if context else "",
         late=sum(line.late for line in lines),
