@@ -54,6 +54,23 @@ def test_check_policy_prints_what_is_in_force() -> None:
     assert json.loads(out.getvalue())["limits"]["agent_silent_s"] == 3.0
 
 
+def test_check_policy_prints_what_a_site_overrides(settings: Any, tmp_path: Path) -> None:
+    site = tmp_path / "site.toml"
+    site.write_text('[xid.109]\nweight = "hard"\n')
+    plain = policy_file.load("").digest()
+    settings.RELUME_KNOWLEDGE = str(site)
+    out, told = StringIO(), StringIO()
+    call_command("check_policy", stdout=out, stderr=told)
+    assert "knowledge" not in json.loads(out.getvalue())
+    assert "1 changes\nxid.109: weight 'weak' -> 'hard'" in told.getvalue()
+    changed = policy_file.load("", knowledge=str(site))
+    row = changed.knowledge.of("xid.109")
+    assert row and row.weight == "hard" and changed.digest() != plain
+    site.write_text('[xid.109]\nweight = "heavy"\n')
+    with pytest.raises(CommandError, match=r"site\.toml: xid\.109: weight: 'heavy' is none of"):
+        call_command("check_policy", stdout=StringIO(), stderr=StringIO())
+
+
 def test_the_adapter_is_chosen_by_the_settings(settings: Any, tmp_path: Path) -> None:
     settings.SLURM_ADAPTER = "cli"
     assert isinstance(wiring.slurm_port(), CliSlurm)

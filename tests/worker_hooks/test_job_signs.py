@@ -360,6 +360,19 @@ def test_every_reason_of_slurm(front: str, what: str, why: str, code: str) -> No
     assert sign.attrs["id"] == what.split()[1] and "truncated" not in sign.attrs
 
 
+def test_a_step_that_slurm_calls_failed_was_ended_by_a_task() -> None:
+    (sign,) = read("slurmstepd: error: *** STEP 1.0 ON gn1 FAILED (non-zero exit code or other failure mode) ***")
+    assert (sign.code, sign.node) == ("slurm.cancelled_by_node", "gn1")
+    (sign,) = read("slurmstepd: error: *** JOB 1 ON gn1 UNCORRECTABLE MEMORY ERROR AT 2026-03-05T03:12:44 ***")
+    assert (sign.code, sign.node, sign.at) == ("memory.uncorrected", "gn1", 1772680364.0)
+
+
+def test_a_broken_connection_is_not_the_programs_own_error() -> None:
+    signs = read("[rank2]: ConnectionResetError: [Errno 104] Connection reset by peer")
+    assert [s.code for s in signs] == ["connection.lost", "python.exception"]
+    assert signs[1].attrs["repeats"] == "connection.lost"
+
+
 def test_a_cut_reason_is_marked() -> None:
     (sign,) = read("slurmstepd: error: *** JOB 8801 ON gn01 CANCELLED AT 2026-03-05T03:12:44 DUE ")
     assert sign.code == "slurm.cancelled" and sign.attrs["truncated"] is True

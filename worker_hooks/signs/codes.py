@@ -89,6 +89,7 @@ CODES: dict[str, tuple[str, str]] = {
     "cuda.error": ("process", "number, text (any other)"),
     "python.exception": ("process", "type, text, errno, module, repeats (the code of the failure that it only tells again)"),
     "python.import_error": ("process", "type, text"),
+    "connection.lost": ("process", "errno (a connection that has no name: mostly to a process that ended before)"),
     "storage.stale": ("process", "errno, path"),
     "storage.io_error": ("process", "errno, path"),
     "storage.no_space": ("process", "errno, path"),

@@ -6,7 +6,7 @@ from worker_hooks.signs.found import Found, short, whole
 
 # Whether a text speaks of CUDA at all; the texts behind it are too plain to be taken alone.
 _CONTEXT = re.compile(
-    r"(?:CUDA|Cuda|cuda|HIP) (?:runtime |driver |kernel |unknown )?[Ee]rror|Cuda failure|CUDA "
+    r"(?:CUDA|Cuda|cuda|HIP) (?:runtime |driver |kernel |unknown )?[Ee]rror|cudaGetDeviceCount|Cuda failure|CUDA "
     r"failure|cudaError\w*|CUDA_ERROR_\w+|"
     r"hipError\w*|THCudaCheck FAIL|(?:CUDA|HIP) out of memory|CUDA initialization|CUDA driver|No CUDA GPUs|"
     r"no CUDA-capable device|NVIDIA driver|Failed to initialize NVML|NVML(?: \w+)* (?:failure|"

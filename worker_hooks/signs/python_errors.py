@@ -23,7 +23,7 @@ _LINE = re.compile(
     + _NAMES
     + r"|error|timeout|gaierror|herror|Exit|Abort)(?:\((?P<inner>\w+)\))?(?:: ?(?P<text>.*)|(?P<bare>))$"
 )
-_ERRNO = re.compile(r"\[Errno (-?\d+)\]")
+_ERRNO = re.compile(r"\[Errno (-?\d{1,6})\]")
 _LOADER = re.compile(
     r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d+)[\d, ]*\) (?:is killed by signal: "
     r"(?P<signal>[A-Z][\w ]*?)\.|exited unexpectedly)"
@@ -44,6 +44,10 @@ _WRAPPERS = {
     "RayActorError": "process.exit",
     "ActorDiedError": "process.exit",
     "WorkerCrashedError": "process.exit",
+    "ConnectionResetError": "connection.lost",
+    "ConnectionRefusedError": "connection.lost",
+    "ConnectionAbortedError": "connection.lost",
+    "BrokenPipeError": "connection.lost",
     "SignalException": "signal.received",
     "KeyboardInterrupt": "signal.received",
 }
@@ -107,6 +111,9 @@ def _child(kind: str, text: str) -> list[Found]:
     """What a launcher's exception says of the process that ended, or of the signal that the launcher got."""
     if kind == "KeyboardInterrupt":
         return [Found("signal.received", {"signal": 2})]
+    if _WRAPPERS.get(kind) == "connection.lost":
+        number = _ERRNO.search(text)
+        return [Found("connection.lost", {"errno": int(number[1])} if number else {})]
     match = _SPAWNED.search(text) if kind in _WRAPPERS else None
     if match is None:
         return []

@@ -151,7 +151,7 @@ def _ended(text: str) -> Found | None:
 
 
 def _entity(match: re.Match[str], code: str, more: dict[str, Scalar]) -> Found:
-    attrs: dict[str, Scalar] = {**more, "id": match["id"], "at": match["at"] or ""}
+    attrs: dict[str, Scalar] = {**more, "id": match["id"], "at": match.groupdict().get("at") or ""}
     host = match["host"]
     return Found(code, {**attrs, "host": host} if host else attrs, None, host)
 
