@@ -89,9 +89,12 @@ def behind(evidence: Iterable[Evidence]) -> tuple[Suspect, ...]:
     differing = _mismatched(groups)
     if differing:
         return differing
+    spoke = {rank for standings in groups.values() for rank in standings}
     picture = _picture(groups)
-    found = [_suspect(rank, picture, groups) for rank in sorted(_ends(picture))]
-    return tuple(found) or _silent(groups, picture)
+    _without_silent_excuses(picture, spoke)
+    ends = sorted(_ends(picture))
+    named = [rank for rank in ends if rank in spoke] or ends
+    return tuple(_suspect(rank, picture, groups, rank in spoke) for rank in named) or _silent(groups, picture)
 
 
 # --- what each rank said ------------------------------------------------------------------------------------------
@@ -211,6 +214,16 @@ def _picture(groups: Mapping[Group, Mapping[int, _Standing]]) -> _Picture:
     return picture
 
 
+def _without_silent_excuses(picture: _Picture, spoke: set[int]) -> None:
+    """A rank that others wait for in a collective is not excused by a point-to-point peer of which nothing is known."""
+    awaited = {
+        target for targets in picture.edges.values() for target, (_, collective) in targets.items() if collective
+    }
+    for rank in awaited:
+        targets = picture.edges[rank]
+        picture.edges[rank] = {target: edge for target, edge in targets.items() if edge[1] or target in spoke}
+
+
 def _has_not_reached(other: _Standing, one: _Standing) -> bool:
     """`one` waits in a collective: has `other` finished less, or as much without entering the next?"""
     if other.mixed != one.mixed or other.p2p or one.completed is None or other.completed is None:
@@ -271,7 +284,7 @@ def _rings(edges: Mapping[int, Mapping[int, object]]) -> list[set[int]]:
 # --- what is said of them -----------------------------------------------------------------------------------------
 
 
-def _suspect(rank: int, picture: _Picture, groups: Mapping[Group, Mapping[int, _Standing]]) -> Suspect:
+def _suspect(rank: int, picture: _Picture, groups: Mapping[Group, Mapping[int, _Standing]], spoke: bool) -> Suspect:
     waiting = {waiter: edge for waiter, targets in picture.edges.items() if (edge := targets.get(rank)) is not None}
     ranking = Counter(edge for edge in waiting.values())
     group, collective = max(ranking, key=lambda edge: (edge[1], ranking[edge], edge[0]))
@@ -281,11 +294,14 @@ def _suspect(rank: int, picture: _Picture, groups: Mapping[Group, Mapping[int, _
     label = groups[group][waiters[0]].label
     many = f"{len(waiters)} other rank{'s' if len(waiters) > 1 else ''}"
     if own is None or not collective:
-        kind, why = NOT_ENTERED, f"rank {rank} has not entered what {many} wait for in group {label}"
+        kind, why = (
+            NOT_ENTERED if spoke else SILENT,
+            f"rank {rank} has not entered what {many} wait for in group {label}",
+        )
         return Suspect(rank, label, kind, why, (*((own.id,) if own else ()), *proof))
     if own.waits and own.completed is not None:
         first = own.completed + 1
-        why = f"rank {rank} has not finished operation {first} of group {label}, {many} have and wait for it"
+        why = f"rank {rank} has not finished operation {first} of group {label}, which {many} left behind"
         return Suspect(rank, label, NOT_FINISHED, why, (own.id, *proof))
     first = (own.completed or 0) + 1
     why = f"rank {rank} has not entered operation {first} of group {label}, in which {many} wait"
