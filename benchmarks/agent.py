@@ -1,9 +1,9 @@
 """What the node sensor costs: CPU seconds of its process by seconds of the clock, at one round per 5 s, on a made-up
 host of 8 GPUs' PCIe links, 9 InfiniBand ports and a kernel log in which lines come.
 
-`python benchmarks/agent.py --json [--seconds N]`. The last line is one JSON object: `sensor_cpu_fraction` (start-up left
-out), `sensor_start_cpu_s`, and `per_reader`: seconds of CPU a round, measured in this process. There is no GPU here, so NVML's
-own share is not in it.
+`python benchmarks/agent.py --json [--seconds N]`. The last line is one JSON object: `sensor_cpu_fraction` (start-up
+left out), `sensor_start_cpu_s`, and `per_reader`: seconds of CPU a round, measured in this process. There is no GPU
+here, so NVML's own share is not in it.
 """
 
 import argparse
