@@ -1,8 +1,8 @@
 """Finds the lines of a log that hold one of a set of literals, in big pieces, at the speed of a byte search.
 
-A search through every byte for each of fifty literals would be slow. Most of a log is the same lines with other numbers,
-so a line is looked at without its digits: what was found to hold no literal is not searched again. New lines are
-searched for a few fragments that literals share; a line with a fragment is then asked for the literals.
+A search through every byte for each of fifty literals would be slow. Most of a log is the same lines with other
+numbers, so a line is looked at without its digits: what was found to hold no literal is not searched again. New lines
+are searched for a few fragments that literals share; a line with a fragment is then asked for the literals.
 """
 
 import re
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from worker_hooks.signs.lines import LINE_BYTES, bounds
 
 # Shared by several literals, in the order in which they are preferred; a literal without one is looked for by its
-# rarest piece. Pieces are short because CPython looks for up to five bytes by a plain loop with skips, which on ordinary
+# rarest piece. Pieces are short because CPython looks for up to five bytes by a plain loop with skips, which on common
 # text is twice as fast as what it does for longer ones (docs/campaigns/log-scan.md).
 FRAGMENTS = (
     *(b"rror", b"xcept", b"ignal", b"SIG", b"code", b"ining", b"failu"),
