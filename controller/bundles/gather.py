@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from controller.decision.evidence import CONTROLLER, JOB, SENSOR, SLURM, Evidence
 from worker_hooks.signs.codes import layer_of
+from worker_hooks.signs.flight_recorder import read_dump, refused
 from worker_hooks.signs.log import read_lines
+from worker_hooks.signs.plain_pickle import MAX_BYTES
 from worker_hooks.signs.recogniser import Recogniser
 from worker_hooks.signs.sign import RAW_CHARS, Scalar, Sign
 
@@ -30,6 +33,16 @@ class Gathered:
     def take(self, signs: Iterable[Sign], origin: str) -> None:
         for sign in signs:
             self._add(sign, origin)
+
+    def dump(self, file: Path) -> None:
+        """A flight recorder dump; the number at the end of its name is the rank."""
+        rank = int(file.name.rsplit("_", 1)[1])
+        try:
+            with file.open("rb") as stream:
+                signs = read_dump(stream.read(MAX_BYTES + 1), rank)
+        except OSError as error:
+            signs = [refused(error.strerror or "cannot be read", rank)]
+        self.take(signs, JOB)
 
     def note(self, code: str, raw: str, source: str, node: str | None = None, **attrs: Scalar) -> None:
         """What a bundle says in words of its own instead of a log's line."""
