@@ -89,13 +89,6 @@ class Stall:
 
 
 @dataclass(frozen=True)
-class Loss:
-    """`not_finite_steps`: a loss that is no number for so many steps in a row is put to a person; the run goes on."""
-
-    not_finite_steps: int = 100
-
-
-@dataclass(frozen=True)
 class Policy:
     """`trust_job_evidence`: whether the word of one job's own processes may hold a node. Off, it excludes the node for
     that job, until the root sensor, Slurm or an independent job agrees. `knowledge`: what signs mean; it comes from
@@ -108,7 +101,6 @@ class Policy:
     budget: Budget = field(default_factory=Budget)
     launch: Launch = field(default_factory=Launch)
     stall: Stall = field(default_factory=Stall)
-    loss: Loss = field(default_factory=Loss)
     knowledge: Knowledge = field(default_factory=Knowledge, metadata={"file": False})
 
     def digest(self) -> str:
@@ -132,7 +124,6 @@ def policy_from(data: Mapping[str, Any]) -> Policy:
         raise PolicyError("ceilings.max_fraction_out: must be above 0 and at most 1")
     _check_launch(policy.launch)
     _check_stall(policy.stall)
-    _check_loss(policy.loss)
     return policy
 
 
@@ -155,11 +146,6 @@ def _check_stall(stall: Stall) -> None:
             raise PolicyError(f"stall.{name}: at least 1.5, or what is usual is a stall")
     if stall.learn_from < 1:
         raise PolicyError("stall.learn_from: at least 1")
-
-
-def _check_loss(loss: Loss) -> None:
-    if loss.not_finite_steps < 2:
-        raise PolicyError("loss.not_finite_steps: at least 2: single ones come and go")
 
 
 def _section(kind: type[Any], data: Mapping[str, Any], prefix: str) -> Any:

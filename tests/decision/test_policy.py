@@ -45,7 +45,6 @@ def test_values_are_taken_and_the_digest_follows_them() -> None:
         ({"stall": {"step_s": 0.5}}, "stall.step_s: at least 5"),
         ({"stall": {"longest_factor": 1}}, "stall.longest_factor: at least 1.5"),
         ({"stall": {"learn_from": 0}}, "stall.learn_from: at least 1"),
-        ({"loss": {"not_finite_steps": 1}}, "loss.not_finite_steps: at least 2"),
         ({"stall": {"steps": 5}}, "stall.steps: unknown key"),
         ({"trust_job_evidence": 1}, "trust_job_evidence: expected bool"),
     ],
