@@ -20,6 +20,7 @@ LABEL = 13
 LINES_SHOWN = 40  # of proof, and of what clears
 CONSEQUENCES_SHOWN = 3
 KINDS_SHOWN = 8
+DATED_FROM = 366 * 86400.0
 
 VERDICTS = {
     "gpu_hardware": "A GPU is at fault",
@@ -232,10 +233,12 @@ class _Writer:
 
 
 def when(at: float | None) -> str:
+    """A clock of an unknown day, which is counted from 1970 on, has no date."""
     if at is None:
         return "no time"
     try:
-        return datetime.fromtimestamp(at, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
+        dated = "" if at < DATED_FROM else "%Y-%m-%d "
+        return datetime.fromtimestamp(at, tz=UTC).strftime(f"{dated}%H:%M:%S")
     except (OverflowError, ValueError, OSError):
         return "no time"
 

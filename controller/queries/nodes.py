@@ -10,13 +10,14 @@ from typing import Any
 from django.db.models import Case, Exists, IntegerField, OuterRef, Prefetch, Q, QuerySet, Value, When
 
 from controller.decision.node_hold import NODE_HOLD
-from controller.models import Cluster, Incident, Node, NodeCheck, NodeEvent, NodeHold
-from controller.queries.access import visible_incidents
+from controller.models import Cluster, Incident, Node, NodeCheck, NodeEvent, NodeHold, NodeSensor, Sign
+from controller.queries.access import visible_incidents, visible_jobs
 from controller.queries.tenants import Tenant, tenants_of
 from controller.slurm.hostlist import expand
 
 PAGE = 100
 EVENTS = 20
+SIGNS = 20
 OUT_FLAGS = {"DRAIN", "FAIL", "NOT_RESPONDING", "MAINTENANCE"}
 
 
@@ -58,6 +59,8 @@ class NodeDetail:
     incidents: list[Incident]
     events: list[NodeEvent]
     checks: list[NodeCheck]
+    sensor: NodeSensor | None
+    signs: list[Sign]
 
 
 def page_of(user: Any, filters: NodeFilters, now: datetime, after: tuple[int, str, int] | None = None) -> NodePage:
@@ -103,7 +106,17 @@ def detail(user: Any, name: str) -> NodeDetail | None:
     incidents = list(seen.select_related("training_job").order_by("-detected_at")[:20])
     checks = list(node.checks.order_by("-asked_at", "-pk")[:12])
     events = list(node.events.all()[:EVENTS])
-    return NodeDetail(_rows([node], user)[0], holds, _elsewhere(node), incidents, events, checks)
+    sensor = NodeSensor.objects.filter(cluster=node.cluster_id, node=node.name).first()
+    row = _rows([node], user)[0]
+    return NodeDetail(row, holds, _elsewhere(node), incidents, events, checks, sensor, _signs(user, node))
+
+
+def _signs(user: Any, node: Node) -> list[Sign]:
+    """The newest of its sensor; what a job's own processes said only to those who may open that job. A kernel line may
+    name another user's process: its text is for the staff."""
+    told = Q(origin="sensor") | Q(attempt__training_job__in=visible_jobs(user))
+    found = Sign.objects.filter(told, cluster=node.cluster_id, node=node.name)
+    return list(found.select_related("attempt__training_job").order_by("-observed_at", "-pk")[:SIGNS])
 
 
 def _elsewhere(node: Node) -> list[NodeHold]:

@@ -94,7 +94,7 @@ def _line(e: Evidence, number: int, fault: datetime) -> SignLine:
         whose=words.ORIGINS.get(e.origin, ""),
         where=", ".join(part for part in (e.node or e.subject, rank) if part),
         raw=formats.plain(e.raw),
-        burst=_burst(e),
+        burst=burst(e.count, e.observed_at, e.last_at),
         after=since(fault, e.observed_at),
         clock=formats.clock_tenths(e.observed_at.timestamp()),
         late=e.late,
@@ -105,12 +105,12 @@ def _layer(e: Evidence) -> str:
     return words.LAYER_NAMES.get(e.layer, e.layer)
 
 
-def _burst(e: Evidence) -> str:
+def burst(count: int, first: datetime, last: datetime | None) -> str:
     """`× 1,204 in 5 s`; "" for one line."""
-    if e.count <= 1:
+    if count <= 1:
         return ""
-    took = (e.last_at - e.observed_at).total_seconds() if e.last_at is not None else 0.0
-    return f"× {e.count:,}" + (f" in {formats.seconds(took)}" if took >= 1 else "")
+    took = (last - first).total_seconds() if last is not None else 0.0
+    return f"× {count:,}" + (f" in {formats.seconds(took)}" if took >= 1 else "")
 
 
 def since(fault: datetime, at: datetime) -> str:

@@ -13,10 +13,12 @@ from django.views.decorators.http import require_safe
 from controller import policy_file
 from controller.clock import utcnow
 from controller.decision import rights
+from controller.decision.policy import Policy
 from controller.queries import nodes as queries
 from controller.queries.access import sees_all
 from controller.queries.freshness import silences
 from dashboard.presenters.nodes import hold_lines, machine_facts, node_line
+from dashboard.presenters.sensor import sensor_view
 from dashboard.views.answers import fragment
 from dashboard.words import MODES
 
@@ -55,7 +57,7 @@ def _context(request: HttpRequest) -> dict[str, Any]:
         only=only if only in dict(CHIPS) else "",
     )
     now = utcnow()
-    policy = policy_file.load(settings.RELUME_POLICY, settings.RELUME_MODE)
+    policy = _policy()
     page = queries.page_of(request.user, filters, now, _cursor(request.GET.get("older", "")))
     held_for = {row.hold.incident_id for row in page.rows if row.hold is not None and row.hold.incident_id}
     visible = queries.may_see(request.user, held_for)
@@ -77,18 +79,24 @@ def _context(request: HttpRequest) -> dict[str, Any]:
     }
 
 
+def _policy() -> Policy:
+    return policy_file.load(settings.RELUME_POLICY, settings.RELUME_MODE, settings.RELUME_KNOWLEDGE)
+
+
 def _node_context(request: HttpRequest, name: str) -> dict[str, Any]:
     found = queries.detail(request.user, name)
     if found is None:
         raise Http404("Slurm's view has no node of that name.")
     visible = {incident.pk for incident in found.incidents}
     line = node_line(found.row, visible)
+    now, staff = utcnow(), sees_all(request.user)
     return {
         "detail": found,
         "line": line,
         "holds": hold_lines(found, line, visible),
-        "machine_facts": machine_facts(found.row.node) if sees_all(request.user) else [],
-        "silences": silences(utcnow()),
+        "machine_facts": machine_facts(found.row.node) if staff else [],
+        "sensor": sensor_view(found, _policy().knowledge, now, staff=staff),
+        "silences": silences(now),
         "section": "nodes",
     }
 

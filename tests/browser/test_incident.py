@@ -1,7 +1,8 @@
-"""The lanes of an incident in a real browser: sound at every width, read by keyboard and pointer, no mark covers another."""
+"""The lanes of an incident in a real browser: sound at every width, read by keys and pointer, no mark over another."""
 
 import json
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -101,7 +102,7 @@ def test_two_hundred_marks_do_not_cover_each_other(reader: Reader, story: Story,
     for boxes in lanes.values():
         boxes.sort()
         # A diamond is a little wider than its place: its corners may touch those of its neighbour.
-        assert all(b[0] - a[1] > -4 for a, b in zip(boxes, boxes[1:], strict=False)), boxes
+        assert all(b[0] - a[1] > -4 for a, b in pairwise(boxes)), boxes
     page.focus(".lanes")
     page.keyboard.press("End")
     assert page.inner_text(".read").startswith("200 of 200.")

@@ -154,4 +154,5 @@ def test_every_verdict_has_its_sentence() -> None:
 
 
 def test_a_time_that_is_none_is_said() -> None:
+    assert text.when(4 * 3600.0 + 63) == "04:01:03", "a clock without a day"
     assert text.when(None) == text.when(1e300) == text.when(float("nan")) == "no time"
