@@ -86,23 +86,6 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 
 
 VALUES: list[Any] = [None, True, 7, -1, 1.5, 1e400, "text", "", [], {}, [[]], [None], [{}], {"a": None}]
-VALUES.append({"a": {"b": 1}})
-    None,
-    True,
-    7,
-    -1,
-    1.5,
-    1e400,
-    "text",
-    "",
-    [],
-    {},
-    [[]],
-    [None],
-    [{}],
-    {"a": None},
-    {"a": {"b": 1}},
-]
 NAMES = (
     *("log", "dmesg", "rank_hosts", "ip_hosts", "nodes_of_job", "node", "sinfo", "sacct", "slurm", "slurm_state"),
     *("hook", "history", "attempts", "attempts_same", "last_step", "elapsed_s", "prior_success_on_same_nodes"),
