@@ -1,0 +1,34 @@
+"""What was seen before: one node with the same hardware error in several jobs."""
+
+from controller.decision.assess.opinion import Charge, Opinion
+from controller.decision.assess.view import View, onset
+from controller.decision.assess.words import listed
+from controller.decision.assessment import HIGH, MEDIUM, NodeView
+from controller.decision.evidence import Evidence
+
+
+def seen_before(view: View) -> Opinion | None:
+    """Hard errors only: a program's errors follow the program."""
+    by_node: dict[str, tuple[Evidence, ...]] = {}
+    for item in view.of("history.error"):
+        row = view.knowledge.of(str(item.attrs.get("of", "")))
+        if item.node and row is not None and row.weight == "hard" and row.verdict in ("gpu_hardware", "node_failure"):
+            by_node[item.node] = (*by_node.get(item.node, ()), item)
+    if not by_node:
+        return None
+    often = {n: items for n, items in sorted(by_node.items()) if len(_jobs(items)) >= 2}
+    told = often or dict(sorted(by_node.items()))
+    proof = tuple(e for items in told.values() for e in items)
+    why = "; ".join(f"{n}: {e[0].attrs.get('error', e[0].raw)} in {len(_jobs(e))} job{'s' if len(_jobs(e)) > 1 else ''}"
+                    for n, e in told.items())  # fmt: skip
+    return Opinion(
+        "gpu_hardware", HIGH if often else MEDIUM, why, proof, suspects=tuple(told),
+        charges=tuple(Charge(n, items, drain=n in often) for n, items in told.items()), onset=onset(proof),
+        notes=(f"keep later jobs away from {listed(told)} until it is cleared",),
+        per_node={n: NodeView("gpu_hardware", n in often, True) for n in told},
+    )  # fmt: skip
+
+
+def _jobs(items: tuple[Evidence, ...]) -> set[object]:
+    """Different jobs; entries without a job count one each."""
+    return {e.attrs.get("job", e.id) for e in items}
