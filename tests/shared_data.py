@@ -19,7 +19,12 @@ def shared_data() -> Path:
 
 def _origin() -> list[Path]:
     asked = subprocess.run(
-        ["git", "config", "--get", "remote.origin.url"], cwd=ROOT, capture_output=True, text=True, timeout=10
+        ["git", "config", "--get", "remote.origin.url"],
+        check=False,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=10,
     )
     path = Path(asked.stdout.strip())
     return [path] if asked.returncode == 0 and path.is_absolute() else []

@@ -13,7 +13,7 @@ from django.conf import settings
 from django.db import transaction
 
 from controller.api.answers import Refused
-from controller.ingest.translate import when
+from controller.ingest.ranges import when
 from controller.models import Cluster, JobArray, Submission, TrainingJob
 from worker_hooks.protocol.arrays import MAX_CHARS
 from worker_hooks.protocol.identity import FORM, is_run_id, split_run_id

@@ -50,7 +50,7 @@ def sign_note(record: Record, offset_s: float, now: float, order: int) -> SignNo
         count=whole(body.get("count"), INT64, least=1) or 1,
         order=order,
         at=_corrected(record.at, offset_s, now),
-        last_at=_corrected(last, offset_s, now) if _is_number(last) else None,
+        last_at=_corrected(float(last), offset_s, now) if last is not None and _is_number(last) else None,
     )
 
 

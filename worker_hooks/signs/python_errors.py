@@ -120,8 +120,8 @@ def _child(kind: str, text: str) -> list[Found]:
     if match["got"]:
         return [Found("signal.received", {"signal": int(match["got"][:3])})]
     attrs: dict[str, Scalar] = {"local_rank": int(match["local"][:6])}
-    if number := signal_of(match["signal"] or ""):
-        attrs |= {"signal": number, "exit_code": -number}
+    if killed_by := signal_of(match["signal"] or ""):
+        attrs |= {"signal": killed_by, "exit_code": -killed_by}
     elif (code := whole(match["code"] or "")) is not None:
         attrs["exit_code"] = code
     return [Found("process.exit", attrs)]
