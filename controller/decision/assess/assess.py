@@ -26,7 +26,7 @@ def _finished(view: View, found: list[Opinion]) -> Opinion | None:
     came after is a hang or an abort: an error could have cut the last save short."""
     ended = view.of("trainer.finished")
     sure = view.case.finished
-    only_teardown = not found or found[0].verdict in ("hang_unattributed", "unknown") and not found[0].charges
+    only_teardown = not found or (found[0].verdict in ("hang_unattributed", "unknown") and not found[0].charges)
     if not sure and not (ended and only_teardown):
         return None
     after = tuple(e for o in found if not o.charges for e in o.proof)

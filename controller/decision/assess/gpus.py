@@ -42,9 +42,7 @@ def _uuid_by_pci(items: Iterable[Evidence]) -> dict[tuple[str | None, str], str]
     }
 
 
-def _of_others(
-    item: Evidence, uuids: Mapping[tuple[str | None, str], str], held: Mapping[str, frozenset[str]]
-) -> bool:
+def _of_others(item: Evidence, uuids: Mapping[tuple[str | None, str], str], held: Mapping[str, frozenset[str]]) -> bool:
     mine = held.get(item.node) if item.node is not None else None
     if mine is None or item.family not in DEVICE_FAMILIES:
         return False

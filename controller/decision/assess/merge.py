@@ -128,7 +128,10 @@ def _ids(items: Iterable[Evidence]) -> tuple[str, ...]:
 
 def _unknown(view: View) -> tuple[str, ...]:
     """What could not be read is unknown, not clean."""
-    texts = {"kernel": "the kernel log could not be read: unknown, not clean", "job_log": "the job's log could not be read"}
+    texts = {
+        "kernel": "the kernel log could not be read: unknown, not clean",
+        "job_log": "the job's log could not be read",
+    }
     return tuple(texts.get(key, f"{key} could not be read") for key in sorted(view.case.unreadable))
 
 

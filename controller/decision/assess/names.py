@@ -78,4 +78,3 @@ def _address(text: str) -> str:
     """`[::ffff:10.9.2.7]` and `10.9.2.7` are one address."""
     plain = text.strip().casefold().strip("[]").split("%", 1)[0]
     return plain.removeprefix("::ffff:") if "." in plain else plain
-

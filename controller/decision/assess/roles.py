@@ -10,7 +10,14 @@ IB_FLUSHED = 5  # IBV_WC_WR_FLUSH_ERR: what was still queued when the connection
 # Exceptions that tell of a process's or a peer's end, not of their own fault.
 SECONDARY = frozenset(
     {"DistBackendError", "DistNetworkError", "DistStoreError", "DistError", "ChildFailedError", "SignalException"}
-    | {"KeyboardInterrupt", "SystemExit", "BrokenPipeError", "ConnectionResetError", "ConnectionRefusedError", "EOFError"}
+    | {
+        "KeyboardInterrupt",
+        "SystemExit",
+        "BrokenPipeError",
+        "ConnectionResetError",
+        "ConnectionRefusedError",
+        "EOFError",
+    }
     | {"ConnectionAbortedError", "ProcessExitedException", "ProcessRaisedException", "GeneratorExit"}
 )
 Circumstance = Callable[[Evidence, str], str]

@@ -85,7 +85,9 @@ def _again(view: View, node: str, lead: Evidence) -> bool:
     device = gpus.device_of(lead)
     same = [e for e in view.of(lead.code) if e.node == node and gpus.device_of(e) == device]
     told = events(same)
-    if any(before(one[0].at, other[0].at) and not before(one[-1].at, other[0].at, DAY_S) for one, other in _pairs(told)):
+    if any(
+        before(one[0].at, other[0].at) and not before(one[-1].at, other[0].at, DAY_S) for one, other in _pairs(told)
+    ):
         return True
     earlier = [e for items in view.past for e in items if e.code == lead.code and e.node == node]
     if any(gpus.device_of(e) == device and not _a_day_before(e, lead) for e in earlier):
@@ -147,7 +149,9 @@ def _many(view: View, told: dict[str, Fault]) -> Opinion:
 
 
 def _named(view: View, told: dict[str, Fault], faults: dict[str, Fault]) -> Opinion:
-    lead = min(told.values(), key=lambda fault: (ORDER.index(fault.weight), fault.verdict != "gpu_hardware", fault.node))
+    lead = min(
+        told.values(), key=lambda fault: (ORDER.index(fault.weight), fault.verdict != "gpu_hardware", fault.node)
+    )
     proof = tuple(e for fault in told.values() for e in fault.items)
     ranks = ranks_of(e for e in view.of(*IN_JOB) if e.node in told or (e.node is None and len(told) == 1))
     own = tuple(e for e in view.of(*IN_JOB) if e.node is None and len(told) == 1)
@@ -163,8 +167,14 @@ def _named(view: View, told: dict[str, Fault], faults: dict[str, Fault]) -> Opin
         xid=_xid(lead) if len(told) == 1 else None,
         requeue=not view.case.still_training or any(fault.drains for fault in told.values()),
         actions={node: text for node, fault in told.items() if (text := _action(view, fault))},
-        per_node={node: _view(view, fault) for node, fault in {**faults, **told}.items()},
+        per_node={**_harmless(view, told), **{n: _view(view, fault) for n, fault in {**faults, **told}.items()}},
     )
+
+
+def _harmless(view: View, told: dict[str, Fault]) -> dict[str, NodeView]:
+    """Other nodes with signs that ask for nothing."""
+    items = [e for e in view.of(*KERNEL) if e.node and e.node not in told and weight(view, e) not in (CASCADE, CLEARS)]
+    return {node: _soft_view(view, [e for e in items if e.node == node]) for node in nodes_of(items)}
 
 
 def _view(view: View, fault: Fault) -> NodeView:
@@ -185,7 +195,9 @@ def number_of(item: Evidence) -> int | None:
 def _why(view: View, fault: Fault) -> str:
     lead = fault.lead
     device = f" of GPU {gpus.device_of(lead)}" if gpus.device_of(lead) else ""
-    name = f"Xid {number_of(lead)}" if lead.family == "xid" else f"SXid {number_of(lead)}" if lead.family == "sxid" else ""
+    name = (
+        f"Xid {number_of(lead)}" if lead.family == "xid" else f"SXid {number_of(lead)}" if lead.family == "sxid" else ""
+    )
     said = first_sentence(view.said(lead))
     who = "the job's own log says" if lead.origin == "job" else "its kernel and driver say"
     text = f"{fault.node}: {who} {name + device + ' (' + said + ')' if name else said + device}"

@@ -170,7 +170,9 @@ def _one_side(
 ) -> Opinion:
     others = sorted({n for edge in every for n in (edge.reporter, edge.peer)} - {centre})
     own = centre not in reporters
-    said = f"only {centre} complains, about {listed(others)}" if own else f"{listed(others)} each fail with {centre} only"
+    said = (
+        f"only {centre} complains, about {listed(others)}" if own else f"{listed(others)} each fail with {centre} only"
+    )
     return Opinion(
         "fabric",
         MEDIUM,
@@ -194,7 +196,7 @@ def _pair(view: View, pair: list[str], proof: tuple[Evidence, ...]) -> Opinion:
         f"{one} and {other} cannot reach each other, and nobody else complains: either may be at fault",
         proof,
         suspects=(one, other),
-        actions={n: "one strike: a later failure with any third node makes it the sole suspect" for n in pair},
+        actions=dict.fromkeys(pair, "one strike: a later failure with any third node makes it the sole suspect"),
         follow_up=(f"queue a pairwise link check of {one} and {other}",),
     )
 
@@ -293,7 +295,9 @@ def lost_peer(view: View) -> Opinion | None:
     suspects = silent if len(silent) == 1 else []
     slow = slow_down(view)
     text = f"the other side closed the connection to {listed(nodes_of(found)) or 'a rank'}"
-    text += f": a process on {suspects[0]} had ended before, and nothing says why" if suspects else ", and nothing says why"
+    text += (
+        f": a process on {suspects[0]} had ended before, and nothing says why" if suspects else ", and nothing says why"
+    )
     return Opinion(
         "unknown",
         LOW,

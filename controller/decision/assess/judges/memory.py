@@ -54,7 +54,9 @@ def _victims(kills: list[Evidence]) -> str:
 def _ours(view: View, item: Evidence) -> bool:
     """A kill in the memory of another job is not about this one."""
     job, slurm = item.attrs.get("slurm_job"), view.case.slurm
-    return not (job and slurm is not None and slurm.job_id and str(job) != slurm.job_id.split("_", 1)[0].split("+", 1)[0])
+    return not (
+        job and slurm is not None and slurm.job_id and str(job) != slurm.job_id.split("_", 1)[0].split("+", 1)[0]
+    )
 
 
 def _loader(view: View, loaders: tuple[Evidence, ...]) -> Opinion | None:
@@ -100,7 +102,7 @@ def killed(view: View) -> Opinion | None:
     place = f"at step {view.case.last_step}" if view.case.last_step is not None else "at the same place"
     return Opinion(
         "host_oom", MEDIUM if again else LOW,
-        f"killed with signal 9 and no word of Slurm's: most often memory" + (
+        "killed with signal 9 and no word of Slurm's: most often memory" + (
             f"; the {_nth(view)} attempt in a row that ended {place}, so it will again" if again else
             "; the kernel log, which would say so, was not read"),
         proof, ranks=() if again else ranks, requeue=not again, limit=None if again else 1, budget="user",

@@ -35,9 +35,7 @@ def unusable_gpus(view: View) -> Opinion | None:
     )  # fmt: skip
 
 
-def _one_node(
-    view: View, found: tuple[Evidence, ...], failing: set[str], *, drain: bool, confidence: str
-) -> Opinion:
+def _one_node(view: View, found: tuple[Evidence, ...], failing: set[str], *, drain: bool, confidence: str) -> Opinion:
     well = sorted(view.healthy - failing) or sorted(set(view.nodes) - failing)
     nodes = tuple(sorted(failing))
     return Opinion(

@@ -12,7 +12,17 @@ from controller.decision.facts import NodeFact
 
 LAUNCH_DELAY_S = 60.0
 # What a health check or Slurm itself writes when it takes a node out.
-UNHEALTHY = ("kill task failed", "epilog", "prolog", "nhc", "health", "not responding", "gpu", "xid", "batch job complete")
+UNHEALTHY = (
+    "kill task failed",
+    "epilog",
+    "prolog",
+    "nhc",
+    "health",
+    "not responding",
+    "gpu",
+    "xid",
+    "batch job complete",
+)
 
 
 def told_to_end(view: View) -> Opinion | None:
@@ -94,7 +104,7 @@ def node_down(view: View) -> Opinion | None:
     return Opinion(
         "node_failure", HIGH, f"Slurm has {reasons}", proof, suspects=tuple(down),
         charges=tuple(Charge(n, tuple(e for e in proof if e.node == n)) for n in down), requeue=again,
-        actions={n: "already DOWN; add our reason only if Slurm has none" for n in down},
+        actions=dict.fromkeys(down, "already DOWN; add our reason only if Slurm has none"),
     )  # fmt: skip
 
 
@@ -121,7 +131,7 @@ def unkillable(view: View) -> Opinion | None:
         "node_failure", LOW if many else MEDIUM, why, proof, suspects=() if many else tuple(accused),
         charges=() if many else tuple(Charge(n, tuple(e for e in proof if e.node == n)) for n in accused),
         requeue=False if view.case.cancelled_by_user else "only if the user did not cancel the job", budget="none",
-        actions={n: "already drained by Slurm; keep its reason, do not overwrite" for n in out},
+        actions=dict.fromkeys(out, "already drained by Slurm; keep its reason, do not overwrite"),
         follow_up=tuple(f"check for left-over processes on {n} before it returns to service" for n in accused),
     )  # fmt: skip
 

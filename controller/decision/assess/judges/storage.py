@@ -6,7 +6,6 @@ from controller.decision.assess.roles import STRONG, weight
 from controller.decision.assess.view import View, onset
 from controller.decision.assess.words import listed, nodes_of, quoted, ranks_of
 from controller.decision.assessment import HIGH, LOW, MEDIUM
-from controller.decision.evidence import Evidence
 
 SHARED_DELAY_S = 300.0
 FILES = (
@@ -92,5 +91,3 @@ def host_waits(view: View) -> Opinion | None:
         f"processes waited in the kernel for minutes on {listed(nodes_of(found))}, mostly a sign of storage", found,
         delay_s=SHARED_DELAY_S, onset=onset(found),
     )  # fmt: skip
-
-
