@@ -11,9 +11,10 @@ from controller import recovery_clock
 from controller.clock import aware
 from controller.decision.admit import Admission, admit
 from controller.decision.facts import ClusterFacts, SubjectFacts
+from controller.decision.hard_signs import late_signs
 from controller.decision.propose import Proposal, propose
 from controller.errors import SlurmError
-from controller.ledger import LostRace, lease
+from controller.ledger import LostRace, late, lease
 from controller.ledger.commit import Commit, commit
 from controller.ledger.machines import follow_machines
 from controller.ledger.upkeep import follow_attempts, follow_exclusions, follow_holds
@@ -84,6 +85,7 @@ def _sweep(cluster: Cluster, site: Site) -> Swept:
         probing.look(cluster, suspected, site)
         subjects, proposals, facts = _decide(cluster, site)
     _commit_all(cluster, subjects, proposals, facts, site, done)
+    _follow_late(cluster, subjects, site)
     follow_holds(cluster, site.clock())
     follow_exclusions(cluster, site.clock(), site.policy)
     recovery_clock.refresh(cluster, site.clock())
@@ -99,8 +101,19 @@ def _watch(cluster: Cluster, site: Site) -> None:
         cluster.watching_since = aware(now)
     if gap is None or int(now / FORGET_EVERY_S) != int((now - gap) / FORGET_EVERY_S):
         probing.forget_old(cluster, now)
+        late.forget_old(cluster, now, site.policy)
     cluster.swept_at = aware(now)
     cluster.save(update_fields=["swept_at", "watching_since"])
+
+
+def _follow_late(cluster: Cluster, subjects: list[SubjectFacts], site: Site) -> None:
+    """After the commits, from the ceilings that they left; a node that they hold is answered."""
+    now = site.clock()
+    late.append(cluster, now, site.policy.knowledge)
+    if any(late_signs(subject, site.policy) for subject in subjects):
+        fresh, facts = read_facts(cluster, now, site.policy)
+        if lease.renew(cluster, site.owner, now):
+            late.hold(fresh, facts, site.policy, now)
 
 
 def _decide(cluster: Cluster, site: Site) -> tuple[list[SubjectFacts], list[Proposal], ClusterFacts]:

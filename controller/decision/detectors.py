@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from controller.decision.facts import SubjectFacts
 from controller.decision.findings import Finding, Suspicion
+from controller.decision.hard_signs import hard_sign
 from controller.decision.launch import launch_failed
 from controller.decision.node_states import node_failed, node_rebooted, node_says_slurm
 from controller.decision.policy import Policy
@@ -26,6 +27,7 @@ DETECTORS: tuple[Detector, ...] = (
     node_says_slurm,
     launch_failed,
     node_failed,
+    hard_sign,
     node_rebooted,
     node_lost,
     process_died,

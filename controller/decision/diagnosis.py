@@ -54,6 +54,7 @@ class Rule:
 RULES: dict[str, Rule] = {
     f.NODE_LOST: Rule("Node lost", 0.95, REQUEUE, "infrastructure", hold=True, exclude=True),
     f.NODE_DOWN: Rule("Node down in Slurm", 0.9, REQUEUE, "infrastructure", hold=True, exclude=True),
+    f.NODE_SIGN: Rule("Hardware fault", 0.9, REQUEUE, "infrastructure", hold=True, exclude=True),
     # No node is named, so none is held or excluded.
     f.NODE_FAILED: Rule("Slurm ended the job for a node failure", 0.6, REQUEUE, "infrastructure"),
     # Many nodes at once are one incident of what joins them: keep this job away from them, blame none.

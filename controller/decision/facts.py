@@ -315,9 +315,9 @@ class SubjectFacts:
 
     `evidence`: bounded: Slurm's states in words, and earlier hardware verdicts about these nodes; then, hardest and
     newest first, what the newest attempt's own processes said and what sensors said of its nodes since shortly before
-    it began (and of the nodes of `last_fault` since then). `evidence_left_out`: how many there were besides. `rank_nodes`,
-    `addresses`, `gpus`, `unreadable`, `read_clean`: as in `evidence.Case`. `attempts_before`: what came of earlier
-    attempts, oldest first."""
+    it began (and of the nodes of `last_fault` since then). `evidence_left_out`: how many there were besides.
+    `rank_nodes`, `addresses`, `gpus`, `unreadable`, `read_clean`: as in `evidence.Case`. `attempts_before`: what came
+    of earlier attempts, oldest first."""
 
     run_id: str
     state: str

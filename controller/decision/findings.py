@@ -9,6 +9,8 @@ NODE_LOST = "node_lost"
 NODE_DOWN = "node_down"
 NODE_FAILED = "node_failed"
 MANY_NODES = "many_nodes"
+# A node's sensor has seen its hardware fail.
+NODE_SIGN = "node_sign"
 PROCESS_DIED = "process_died"
 USER_ERROR = "user_error"
 TIME_LIMIT = "time_limit"

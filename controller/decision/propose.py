@@ -22,6 +22,7 @@ OUTCOME_OF_CAUSE = {
     "node_lost": "node_lost",
     "many_nodes": "node_lost",
     "node_down": "node_failed",
+    "node_sign": "node_failed",
     "node_failed": "node_failed",
     "process_died": "process_died",
     "user_error": "user_error",

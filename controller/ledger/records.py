@@ -191,6 +191,8 @@ def cancel_waiting_actions(incident: Incident, reason: str, now: float) -> None:
     """Those that nobody has begun. A begun one finds out by itself; telling people goes on."""
     waiting = Action.objects.filter(incident=incident, state__in=("proposed", "ready"), stage="")
     for action in waiting.exclude(kind__in=actions.ALWAYS):
+        if action.params.get("late") is True:
+            continue  # the node is bad whatever becomes of the job
         move(action, "cancel", reason=reason, now=now, outcome=reason)
         if action.kind == actions.HOLD_NODE:
             release_unwritten_hold(incident, action.target, reason, now)

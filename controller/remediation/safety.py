@@ -20,9 +20,10 @@ def objection(action: Action, default_mode: str) -> Result | None:
     incident = Incident.objects.select_related("cluster", "training_job").get(pk=action.incident_id)
     if action.kind == actions.RELEASE_NODE:
         return _switched_off(incident.cluster, default_mode)
-    if incident.state != "acting":
+    late = action.params.get("late") is True  # a node that proved bad after its incident had acted
+    if incident.state != "acting" and not late:
         return Refuse(f"superseded: the incident is {incident.state}")
-    if incident.training_job.state in TRAINING_JOB.final:
+    if incident.training_job.state in TRAINING_JOB.final and not late:
         return Refuse(f"the training job is {incident.training_job.state}")
     off = _switched_off(incident.cluster, default_mode)
     if off is not None:

@@ -28,8 +28,9 @@ READ = "ok"
 
 @dataclass
 class SignRows:
-    """`order`: by evidence id, the weight that its code had on arrival. `answered`: by node, when a hold of it or an incident that suspects it was last made. `recent`: incidents of the
-    cluster within memory, newest first. `faults`: the newest one of each training job."""
+    """`order`: by evidence id, the weight that its code had on arrival. `answered`: by node, when a hold of it or an
+    incident that suspects it was last made. `recent`: incidents of the cluster within memory, newest first. `faults`:
+    the newest one of each training job."""
 
     of_jobs: dict[int, list[Evidence]] = field(default_factory=dict)
     of_nodes: dict[str, list[Evidence]] = field(default_factory=dict)
@@ -172,7 +173,7 @@ def readable(rows: SignRows, nodes: Iterable[str], now: float) -> tuple[frozense
 def _reads_kernel(sensor: NodeSensor | None, now: float) -> bool:
     if sensor is None or sensor.received_at is None or now - sensor.received_at.timestamp() > SENSOR_FRESH_S:
         return False
-    return sensor.readers.get("kernel") == READ
+    return bool(sensor.readers.get("kernel") == READ)
 
 
 def gpus_held(rows: SignRows, reports: Iterable[AgentReport]) -> dict[str, frozenset[str]]:

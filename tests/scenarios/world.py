@@ -9,7 +9,21 @@ from typing import Any
 
 from controller.clock import aware
 from controller.decision.policy import Policy
-from controller.models import Action, AgentReport, Attempt, Cluster, Incident, Node, NodeCheck, TrainingJob
+from controller.ingest.receive import Received
+from controller.ingest.sense import receive_sense
+from controller.knowledge.load import load as load_knowledge
+from controller.models import (
+    Action,
+    AgentReport,
+    Attempt,
+    Cluster,
+    Incident,
+    Node,
+    NodeCheck,
+    NodeSensor,
+    Sign,
+    TrainingJob,
+)
 from controller.remediation.executor import run_actions
 from controller.site import Site
 from controller.slurm.fake import FakeSlurm
@@ -19,6 +33,7 @@ from controller.slurm.port import SlurmPort
 from controller.slurm.reach import Outcome, Target
 from controller.sweep import Swept, sweep
 from tests.builders import RUN_ID
+from worker_hooks.protocol.sense import decode_sense
 
 START = 1_796_000_000.0
 NODES = ("gpu1", "gpu2", "gpu3", "gpu4")
@@ -31,7 +46,7 @@ class World:
     `controller_cut` hears nobody."""
 
     now: float = START
-    policy: Policy = field(default_factory=lambda: Policy(mode="act"))
+    policy: Policy = field(default_factory=lambda: Policy(mode="act", knowledge=load_knowledge()))
     slurm: FakeSlurm = field(init=False)
     port: SlurmPort = field(init=False)
     job_id: str = ""
@@ -108,6 +123,37 @@ class World:
 
     def set_policy(self, **sections: Any) -> None:
         self.policy = replace(self.policy, **sections)
+
+    # --- signs
+
+    def sense(self, node: str, *signs: dict[str, Any], readers: dict[str, str] | None = None, **keys: Any) -> Received:
+        """One message of that node's sensor, now. A sign: `{"code", "raw", "attrs", "at"}`; the code must be there."""
+        cluster = Cluster.objects.get(name="fake")
+        made = {"created_at": aware(self.now)}
+        sensor = NodeSensor.objects.get_or_create(cluster=cluster, node=node, defaults=made)[0]
+        first = dict(sensor.streams).get("s1", 0) + 1
+        quiet = {"kind": "sign", "layer": "kernel", "source": "kernel", "at": self.now, "attrs": {}}
+        records = [
+            {**quiet, "raw": f"the line of {sign['code']}", **sign, "seq": seq} for seq, sign in enumerate(signs, first)
+        ]
+        body = {"protocol": 1, "node": node, "stream": "s1", "boot_id": "b1", "sent_at": self.now, "version": "1"}
+        body |= {"started_at": START, "clock_offset_s": 0.0, "readers": readers or {"kernel": "ok"}}
+        return receive_sense(sensor, decode_sense(body | keys | {"records": records}), self.now)
+
+    def job_sign(self, node: str, code: str, rank: int | None = None, layer: str = "process", **columns: Any) -> Sign:
+        """What an agent of the newest attempt read in its job's log."""
+        attempt = Attempt.objects.order_by("-generation")[0]
+        quiet: dict[str, Any] = {"source": "job_log", "raw": f"the line of {code}", "observed_at": aware(self.now)}
+        quiet |= {"received_at": aware(self.now), "order": 0, "reporter": node, "origin": "job", "layer": layer}
+        return Sign.objects.create(
+            cluster=attempt.training_job.cluster,
+            attempt=attempt,
+            node=node,
+            code=code,
+            rank=rank,
+            seq=Sign.objects.count() + 1,
+            **(quiet | columns),
+        )
 
     # --- time
 
