@@ -6,12 +6,11 @@ from datetime import datetime
 from typing import Any
 
 from controller.clock import aware
-from controller.ingest.ranges import INT32, INT64, LAST_YEAR, NODE_NAME, TEXT, whole
+from controller.ingest.ranges import INT32, INT64, LAST_YEAR, NODE_NAME, whole
 from worker_hooks.protocol.messages import Record
 from worker_hooks.signs.sign import RAW_CHARS
 
-CODE, LAYER, SOURCE, KEY = 128, 32, 64, 64
-MOST_ATTRS = 32
+CODE, LAYER, SOURCE = 128, 32, 64
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class SignNote:
 
 
 def sign_note(record: Record, offset_s: float, now: float, order: int) -> SignNote:
-    """`record` has passed `decode_record`: its code, raw, layer and source are bounded texts."""
+    """`record` has passed `decode_record`: texts are bounded, `attrs` holds plain values, `last_at` is a number."""
     body = record.body
     node, last = body.get("node"), body.get("last_at")
     return SignNote(
@@ -46,32 +45,13 @@ def sign_note(record: Record, offset_s: float, now: float, order: int) -> SignNo
         source=body["source"][:SOURCE],
         node=node if isinstance(node, str) and NODE_NAME.fullmatch(node) else "",
         rank=whole(body.get("rank"), INT32),
-        attrs=_plain(body.get("attrs")),
+        attrs=dict(body.get("attrs") or {}),
         count=whole(body.get("count"), INT64, least=1) or 1,
         order=order,
         at=_corrected(record.at, offset_s, now),
-        last_at=_corrected(float(last), offset_s, now) if last is not None and _is_number(last) else None,
+        last_at=_corrected(float(last), offset_s, now) if last is not None else None,
     )
 
 
 def _corrected(seconds: float, offset_s: float, now: float) -> datetime:
     return aware(min(max(seconds + offset_s, 0.0), now, LAST_YEAR))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _plain(attrs: Any) -> dict[str, Any]:
-    """Plain values only, as `codes` lists them; anything deeper is nobody's attribute."""
-    if not isinstance(attrs, Mapping):
-        return {}
-    kept: dict[str, Any] = {}
-    for key, value in attrs.items():
-        if len(kept) == MOST_ATTRS:
-            break
-        if isinstance(value, str):
-            kept[key[:KEY]] = value[:TEXT]
-        elif isinstance(value, bool | float) or (isinstance(value, int) and abs(value) <= INT64):
-            kept[key[:KEY]] = value
-    return kept

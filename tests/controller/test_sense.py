@@ -48,13 +48,13 @@ def codes() -> list[str]:
 
 def test_a_sign_becomes_a_row_on_the_controllers_clock(db: None, wakes: list[str]) -> None:
     b.sensor()
-    attrs = {"number": 79, "pci": "0000:9b:00", "deep": {"no": 1}, "gone": None}
+    attrs = {"number": 79, "pci": "0000:9b:00", "members": "1," * 500}
     body = b.sense(b.sign(1, attrs=attrs, count=3, last_at=b.T0 + 100), clock_offset_s=-20.0)
     assert acked(body) == 1 and wakes == ["wake"]
     sign, sensor = Sign.objects.get(), NodeSensor.objects.get()
     assert (sign.origin, sign.node, sign.code, sign.count) == ("sensor", "gpu1", "xid.79", 3)
     assert (sign.observed_at, sign.last_at, sign.received_at) == (aware(b.T0 + 79), aware(b.T0 + 80), aware(NOW))
-    assert sign.attrs == {"number": 79, "pci": "0000:9b:00"}
+    assert sign.attrs == attrs
     assert (sensor.received_at, sensor.readers, sensor.boot_id) == (aware(NOW), {"kernel": "ok"}, "b1")
 
 

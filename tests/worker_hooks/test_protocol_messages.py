@@ -59,14 +59,15 @@ def test_a_newer_agents_keys_are_ignored_and_its_records_kept_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["message-v1-full", "message-v1-least", "message-v1-from-a-newer-agent", "message-v1-pace"]
+    "name",
+    ["message-v1-full", "message-v1-least", "message-v1-from-a-newer-agent", "message-v1-pace", "message-v1-sign"],
 )
 def test_messages_survive_the_round_trip(name: str) -> None:
     message = decode_message(golden(name))
     assert decode_message(json.loads(json.dumps(encode_message(message), allow_nan=False))) == message
 
 
-@pytest.mark.parametrize("name", ["message-v1-full", "message-v1-pace"])
+@pytest.mark.parametrize("name", ["message-v1-full", "message-v1-pace", "message-v1-sign"])
 def test_encoding_writes_what_the_golden_message_holds(name: str) -> None:
     assert encode_message(decode_message(golden(name))) == golden(name)
 
@@ -93,6 +94,47 @@ def test_what_is_not_understood_in_a_pace_refuses_no_message(odd: object) -> Non
     pace = decode_message(data).ranks[0].pace
     assert pace is not None and pace.step_median_s is None and pace.step_recent_s == 0.5
     assert list(pace.phases) == ["loading"]
+
+
+SIGN = "message.records[0]"
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"node": 5}, "node"),
+        ({"node": "n" * 256}, "node"),
+        ({"rank": -1}, "rank"),
+        ({"rank": True}, "rank"),
+        ({"count": 0}, "count"),
+        ({"count": 2.5}, "count"),
+        ({"last_at": "now"}, "last_at"),
+        ({"last_at": math.nan}, "last_at"),
+        ({"attrs": []}, "attrs"),
+        ({"attrs": {str(i): i for i in range(33)}}, "attrs"),
+        ({"attrs": {"n" * 65: 1}}, "attrs"),
+        ({"attrs": {"text": "x" * 2049}}, "attrs.text"),
+        ({"attrs": {"number": 1 << 63}}, "attrs.number"),
+        ({"attrs": {"per_s": math.inf}}, "attrs.per_s"),
+        ({"attrs": {"deep": {"no": 1}}}, "attrs.deep"),
+        ({"attrs": {"gone": None}}, "attrs.gone"),
+    ],
+)
+def test_what_is_broken_in_a_sign_is_refused_by_its_place(change: dict[str, object], named: str) -> None:
+    data = golden("message-v1-sign")
+    data["records"][0] |= change
+    with pytest.raises(MessageError) as caught:
+        decode_message(data)
+    assert caught.value.where == f"{SIGN}.{named}"
+
+
+@pytest.mark.parametrize("key", ["node", "rank", "attrs", "count", "last_at"])
+def test_what_a_sign_need_not_carry(key: str) -> None:
+    data = golden("message-v1-sign")
+    data["records"][1] |= {key: None}
+    assert decode_message(data).records[1].body[key] is None
+    del data["records"][1][key]
+    assert key not in decode_message(data).records[1].body
 
 
 def test_answers() -> None:

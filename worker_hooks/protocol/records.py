@@ -11,6 +11,9 @@ from worker_hooks.protocol.messages import PROBE_OUTCOMES, MessageError, Reader,
 
 MAX_POINTS = 4096
 OUTCOMES = ("PASS", "DEGRADED", "FAIL")
+MAX_ATTRS = 32
+ATTR_NAME_CHARS = 64
+ATTR_CHARS = 2048
 CHECKS = ("step", "parameters", "optimizer", "learning_rate", "data_position", "random_state", "layout", "loss")
 EVENTS = (
     "agent_started",
@@ -84,6 +87,29 @@ def _sign(source: Reader) -> None:
     source.text("raw", 8192)
     source.text("layer", 64)
     source.text("source", 128)
+    source.optional_text("node", 255)
+    source.optional_number("last_at")
+    for name, least in (("rank", 0), ("count", 1)):
+        if source.data.get(name) is not None:
+            source.integer(name, least)
+    if source.data.get("attrs") is not None:
+        _attrs(source.reader("attrs"))
+
+
+def _attrs(attrs: Reader) -> None:
+    if len(attrs.data) > MAX_ATTRS:
+        raise MessageError(attrs.where, f"more than {MAX_ATTRS} attributes")
+    for name, value in attrs.data.items():
+        if not isinstance(name, str) or len(name) > ATTR_NAME_CHARS:
+            raise MessageError(attrs.where, f"a name longer than {ATTR_NAME_CHARS} characters")
+        if isinstance(value, str):
+            attrs.text(name, ATTR_CHARS)
+        elif isinstance(value, bool):
+            continue
+        elif isinstance(value, int):
+            attrs.integer(name)
+        else:
+            attrs.number(name)
 
 
 def _probe(source: Reader) -> None:
