@@ -7,7 +7,8 @@ from typing import Any
 
 from controller.decision import actions
 from controller.decision.attempt import ATTEMPT
-from controller.decision.facts import AttemptFact, IncidentFact, SlurmJobFact, SubjectFacts
+from controller.decision.attempt_facts import AttemptFact
+from controller.decision.facts import IncidentFact, SlurmJobFact, SubjectFacts
 from controller.decision.launch import sign_of
 from controller.decision.training_job import TRAINING_JOB
 

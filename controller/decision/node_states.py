@@ -1,6 +1,7 @@
 """Detectors that take Slurm's word: a node that is DOWN, one that it cannot reach, a job that it ended for a node."""
 
-from controller.decision.facts import AgentFact, AttemptFact, NodeFact, SubjectFacts
+from controller.decision.attempt_facts import AgentFact, AttemptFact
+from controller.decision.facts import NodeFact, SubjectFacts
 from controller.decision.findings import NODE_DOWN, NODE_FAILED, NODE_LOST, Clue, Finding, Suspicion
 from controller.decision.policy import Policy
 from controller.decision.silent_nodes import answers, lost_cause, probe_clue, proved_silent, slurm_clue, suspicion

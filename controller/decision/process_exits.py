@@ -1,6 +1,7 @@
 """Detectors that read how processes ended: a rank that died, a job that ended badly, a check that failed."""
 
-from controller.decision.facts import AttemptFact, RankExit, SubjectFacts
+from controller.decision.attempt_facts import AttemptFact, RankExit
+from controller.decision.facts import SubjectFacts
 from controller.decision.findings import (
     DEADLINE,
     PREEMPTED,

@@ -4,8 +4,9 @@ None of it opens an incident by itself but a stall; it stands beside what other 
 """
 
 from controller.decision import stalls
+from controller.decision.attempt_facts import AttemptFact
 from controller.decision.evidence import JOB, Evidence, Scalar
-from controller.decision.facts import AttemptFact, SubjectFacts
+from controller.decision.facts import SubjectFacts
 from controller.decision.policy import Policy, Stall
 from controller.decision.stall_limits import STEP
 

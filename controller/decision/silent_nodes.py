@@ -7,7 +7,8 @@ Nothing is concluded from silence that is expected, nor about the nodes of a job
 
 from collections.abc import Collection, Iterable
 
-from controller.decision.facts import LIVING_OUTCOMES, AgentFact, AttemptFact, NodeFact, ProbeFact, SubjectFacts
+from controller.decision.attempt_facts import AgentFact, AttemptFact
+from controller.decision.facts import LIVING_OUTCOMES, NodeFact, ProbeFact, SubjectFacts
 from controller.decision.findings import MANY_NODES, NODE_LOST, Clue, Finding, Suspicion
 from controller.decision.policy import Policy
 

@@ -1,6 +1,6 @@
 """How long a rank may stand still in what it is doing, learned from the run. Pure."""
 
-from controller.decision.facts import AttemptFact, LearnedPace, RankProgress
+from controller.decision.attempt_facts import AttemptFact, LearnedPace, RankProgress
 from controller.decision.policy import Stall
 
 STARTUP, LOADING, FIRST_STEP, STEP = "startup", "loading", "first_step", "step"

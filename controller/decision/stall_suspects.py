@@ -8,7 +8,7 @@ from the rest is taken; more than half of the ranks are no suspects but the run 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from controller.decision.facts import AttemptFact, RankProgress
+from controller.decision.attempt_facts import AttemptFact, RankProgress
 from controller.decision.stall_limits import STEP
 
 # Reports come a second apart and travel: two ranks that stopped within this of each other stopped together.

@@ -9,8 +9,9 @@ It is a stall when every rank that can make progress has outstayed the limit of 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from controller.decision.attempt_facts import AttemptFact, RankProgress
 from controller.decision.evidence import JOB, Evidence
-from controller.decision.facts import AttemptFact, RankProgress, SubjectFacts
+from controller.decision.facts import SubjectFacts
 from controller.decision.findings import HANG, Finding, clue_of
 from controller.decision.policy import Policy
 from controller.decision.stall_limits import OUT_OF_STEP, WORDS, kind_of, limit_s, made_steps

@@ -8,17 +8,8 @@ import structlog
 from django.db.models import Q, QuerySet
 
 from controller.clock import aware
-from controller.decision.facts import (
-    AgentFact,
-    AttemptFact,
-    ClusterFacts,
-    LaunchFact,
-    NodeFact,
-    ProbeFact,
-    RankExit,
-    SchedulerFact,
-    SubjectFacts,
-)
+from controller.decision.attempt_facts import AgentFact, AttemptFact, RankExit
+from controller.decision.facts import ClusterFacts, LaunchFact, NodeFact, ProbeFact, SchedulerFact, SubjectFacts
 from controller.decision.incident import INCIDENT
 from controller.decision.node_hold import NODE_HOLD
 from controller.decision.policy import Policy

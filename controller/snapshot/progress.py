@@ -6,7 +6,7 @@ from datetime import datetime
 from statistics import median
 from typing import Any
 
-from controller.decision.facts import LearnedPace, RankProgress
+from controller.decision.attempt_facts import LearnedPace, RankProgress
 from controller.decision.losses import NotFinite, state_from_json
 from controller.decision.stall_limits import FIRST_STEP, LOADING, STARTUP, STEP
 from controller.models import AgentReport, Attempt

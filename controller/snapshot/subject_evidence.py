@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from controller.decision.facts import EndedAttempt, SubjectFacts
+from controller.decision.attempt_facts import EndedAttempt
+from controller.decision.facts import SubjectFacts
 from controller.models import AgentReport, Attempt, TrainingJob
 from controller.snapshot import signs, slurm_side
 

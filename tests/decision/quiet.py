@@ -3,17 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from controller.decision.facts import (
-    AgentFact,
-    AttemptFact,
-    ClusterFacts,
-    IncidentFact,
-    NodeFact,
-    ProbeFact,
-    RankExit,
-    SlurmJobFact,
-    SubjectFacts,
-)
+from controller.decision.attempt_facts import AgentFact, AttemptFact, RankExit
+from controller.decision.facts import ClusterFacts, IncidentFact, NodeFact, ProbeFact, SlurmJobFact, SubjectFacts
 from controller.decision.policy import Policy
 
 NOW = 1_796_000_000.0

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from controller.decision.attempt_facts import EndedAttempt
 from controller.decision.evidence import JOB, Evidence
-from controller.decision.facts import EndedAttempt
 from controller.decision.live_case import case_of
 from tests.decision.quiet import NOW, POLICY, attempt, slurm_job, subject
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.decision.facts import AttemptFact, LearnedPace
+from controller.decision.attempt_facts import AttemptFact, LearnedPace
 from controller.decision.losses import LossState, NotFinite, Spike
 from controller.decision.progress_evidence import evidence
 from tests.decision.quiet import NOW, POLICY, attempt, subject

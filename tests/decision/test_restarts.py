@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from controller.decision.facts import IncidentFact, NodeFact, RankExit
+from controller.decision.attempt_facts import RankExit
+from controller.decision.facts import IncidentFact, NodeFact
 from controller.decision.propose import propose
 from tests.decision.quiet import NOW, POLICY, agent, attempt, slurm_job, subject
 

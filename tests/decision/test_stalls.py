@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.decision import stalls
+from controller.decision.attempt_facts import AttemptFact, LearnedPace, RankProgress
 from controller.decision.detectors import detect
 from controller.decision.diagnosis import diagnose
-from controller.decision.facts import AttemptFact, LearnedPace, NodeFact, RankProgress, SubjectFacts
+from controller.decision.facts import NodeFact, SubjectFacts
 from controller.decision.findings import HANG, Finding
 from controller.decision.policy import Policy, Stall
 from controller.decision.propose import propose

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
+from controller.decision.attempt_facts import EndedAttempt
 from controller.decision.codec import subject_from_json
 from controller.decision.evidence import SENSOR, Evidence
-from controller.decision.facts import EndedAttempt, PastFault
+from controller.decision.facts import PastFault
 from controller.decision.findings import clue_of
 from tests.decision.quiet import NOW, gpu2_lost, subject
 
