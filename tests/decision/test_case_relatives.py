@@ -10,7 +10,10 @@ from controller.decision.evidence import CONTROLLER, SENSOR, Evidence, PastAttem
 from tests.decision.given import case_of, input_of, judged, knowledge
 
 pytestmark = pytest.mark.pure
-WARN = "ib_plugin.c:1615 NCCL WARN NET/IB : Got completion from peer {peer}<40112> with status={status} opcode=0 len=0 vendor err 129 (Recv) localGid fe80::{me} remoteGids fe80::{it}"
+WARN = (
+    "ib_plugin.c:1615 NCCL WARN NET/IB : Got completion from peer {peer}<40112> with status={status} opcode=0 len=0 "
+    "vendor err 129 (Recv) localGid fe80::{me} remoteGids fe80::{it}"
+)
 
 
 def completion(reporter: str, peer: str, status: int = 12) -> str:
