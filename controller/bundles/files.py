@@ -26,9 +26,11 @@ def read_path(path: Path, site: Site = tuple) -> list[Scene]:
 
 def _json(path: Path) -> object:
     try:
-        if path.stat().st_size > JSON_BYTES:
+        with path.open("rb") as file:  # by what is read: a pipe or a device has no size
+            data = file.read(JSON_BYTES + 1)
+        if len(data) > JSON_BYTES:
             raise BundleError(str(path), f"larger than {JSON_BYTES >> 20} MiB; put logs into a folder: job/*.log")
-        return json.loads(path.read_bytes())
+        return json.loads(data)
     except OSError as error:
         raise BundleError(str(path), error.strerror or str(error)) from error
     except (ValueError, RecursionError) as error:

@@ -200,6 +200,11 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
         read_path(deep)
 
 
+def test_a_device_that_never_ends_is_refused() -> None:
+    with pytest.raises(BundleError, match="larger than"):
+        read_path(Path("/dev/zero"))
+
+
 def test_words_that_look_like_hosts_and_are_none() -> None:
     assert notes.hosts_in("Xid79 on rank3 of job12, GPU 4, node gn[01-02] and dgx-a100-07") == (
         "gn01",
