@@ -57,6 +57,10 @@ CODES = (
         "gpu.recovery_action",
     ),
 )
+KEYS = (
+    *("number", "pci", "fatal", "peer", "status", "signal", "exit_code", "of", "hours_ago", "job", "host", "errno"),
+    *("group", "enqueued", "completed", "work", "type", "tasks", "gpu_uuid", "action", "kind", "step", "percent"),
+)
 values = st.one_of(
     st.integers(-3, 800), st.booleans(), st.sampled_from(["gn1", "10.8.0.2", "", "none", "x"]), st.floats()
 )
