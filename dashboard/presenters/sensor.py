@@ -74,6 +74,8 @@ def _word(heard: datetime | None, digest: str, now: datetime) -> Word:
 def _reader(name: str, state: str) -> ReaderLine:
     if state == "ok":
         return ReaderLine(name, Word("reads", "ok", "ok"))
+    if state.startswith("ok, "):
+        return ReaderLine(name, Word(f"reads, {formats.plain(state[4:])}", "warn", "warn"))
     if state == "absent":
         return ReaderLine(name, Word("no such hardware", "idle", "minus"))
     return ReaderLine(name, Word(f"cannot read: {formats.plain(state)}", "warn", "warn"))

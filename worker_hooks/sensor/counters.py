@@ -6,6 +6,7 @@ from pathlib import Path
 
 from worker_hooks.protocol.sense import Gpu
 from worker_hooks.sensor.nvml import Nvml
+from worker_hooks.sensor.rounds import Partly
 from worker_hooks.signs import sysfs
 from worker_hooks.signs.infiniband import PortKey, Ports, port_signs, read_ports
 from worker_hooks.signs.link import Interface, carrier_signs, read_interfaces, roce_interfaces
@@ -143,5 +144,8 @@ class NvmlReader:
         bound = len(nvidia_gpus(read_links(self._root) or {}))
         self._most = max(self._most, readings.count, bound)
         signs = gpu_signs(self._before, readings, self._told if self._told is not None else self._most)
-        self._before = readings
+        self._before = readings.after(self._before)
+        trouble = [f"GPU {gpu.index}: {gpu.trouble}" for gpu in readings.gpus if gpu.trouble]
+        if trouble:
+            raise Partly("; ".join(trouble), signs)
         return signs

@@ -1,10 +1,12 @@
 """NVIDIA's management library through `pynvml` (the `sensor` extra), behind one method. Read only.
 
-Run against a stand-in of the module in tests; not on a GPU. No library, no driver: a fact, not an error.
+Run against a stand-in of the module in tests (test_sensor_nvml.py); not on a GPU. No library, no driver: a fact, not an error.
 """
 
 import importlib
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from worker_hooks.signs.nvml import GpuReading, GpuReadings, address
@@ -12,8 +14,11 @@ from worker_hooks.signs.nvml import GpuReading, GpuReadings, address
 RECOVERY_FIELD = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 UNCORRECTED, VOLATILE, AGGREGATE = 1, 0, 1
 # Codes of the library, which are part of its ABI.
-NOT_SUPPORTED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED = 3, 9, 12, 15, 16
+NOT_SUPPORTED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND = 3, 9, 12
+FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED = 13, 15, 16
 ABSENT_CODES = (DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND)
+UNREADABLE_CODES = (GPU_IS_LOST, RESET_REQUIRED)
+SILENT_CODES = (NOT_SUPPORTED, FUNCTION_NOT_FOUND)
 
 
 class Nvml:
@@ -24,7 +29,8 @@ class Nvml:
         self._module: Any = None
 
     def read(self) -> GpuReadings | None:
-        """None: no library or no driver here. Raises whatever the library raises for its own failures."""
+        """None: no library or no driver here. Raises whatever the library raises when it cannot even count; it is
+        opened anew then, because a driver that was loaded again does not know who had opened the old one."""
         try:
             lib = self._opened()
         except ImportError:
@@ -33,8 +39,14 @@ class Nvml:
             if _code(error) in ABSENT_CODES:
                 return None
             raise
-        count = int(lib.nvmlDeviceGetCount())
-        return GpuReadings(count, tuple(self._gpu(lib, index) for index in range(count)))
+        try:
+            count = int(lib.nvmlDeviceGetCount())
+        except Exception:
+            self._module = None
+            with suppress(Exception):
+                lib.nvmlShutdown()
+            raise
+        return GpuReadings(count, tuple(_gpu(lib, index) for index in range(count)))
 
     def _opened(self) -> Any:
         if self._module is None:
@@ -43,40 +55,52 @@ class Nvml:
             self._module = module
         return self._module
 
-    def _gpu(self, lib: Any, index: int) -> GpuReading:
-        uuid = pci = None
+
+class _Questions:
+    """To one GPU. `trouble`: the first failure of the library itself, which is no word about the GPU."""
+
+    def __init__(self) -> None:
+        self.trouble: str | None = None
+
+    def ask(self, question: Callable[[], Any]) -> Any:
+        """None where this GPU or this driver does not tell it, or fails to; a GPU that is lost goes on up."""
         try:
-            handle = lib.nvmlDeviceGetHandleByIndex(index)
-            uuid = _told(lambda: _text(lib.nvmlDeviceGetUUID(handle)))
-            pci = _told(lambda: address(_text(lib.nvmlDeviceGetPciInfo(handle).busId)))
-            rows = _told(lambda: lib.nvmlDeviceGetRemappedRows(handle))
-            return GpuReading(
-                index,
-                uuid,
-                pci,
-                ecc_volatile=_told(lambda: int(lib.nvmlDeviceGetTotalEccErrors(handle, UNCORRECTED, VOLATILE))),
-                ecc_aggregate=_told(lambda: int(lib.nvmlDeviceGetTotalEccErrors(handle, UNCORRECTED, AGGREGATE))),
-                remap_pending=None if rows is None else bool(rows[2]),
-                remap_failed=None if rows is None else bool(rows[3]),
-                recovery=_told(lambda: _field(lib, handle)),
-                throttle=_told(lambda: int(lib.nvmlDeviceGetCurrentClocksThrottleReasons(handle))),
-                busy_percent=_told(lambda: int(lib.nvmlDeviceGetUtilizationRates(handle).gpu)),
-            )
-        except Exception as error:
-            if _code(error) in (GPU_IS_LOST, RESET_REQUIRED):
-                return GpuReading(index, uuid, pci, unreadable=str(error))
-            raise
-
-
-def _told(ask: Callable[[], Any]) -> Any:
-    """None where this GPU or this driver does not tell it; a lost GPU, and failures of the library, go on up."""
-    try:
-        return ask()
-    except AttributeError:  # an older pynvml or driver
-        return None
-    except Exception as error:
-        if _code(error) == NOT_SUPPORTED:
+            return question()
+        except AttributeError:  # an older pynvml
             return None
+        except Exception as error:
+            if _code(error) in UNREADABLE_CODES:
+                raise
+            if _code(error) not in SILENT_CODES:
+                self.trouble = self.trouble or str(error)
+            return None
+
+
+def _gpu(lib: Any, index: int) -> GpuReading:
+    known = GpuReading(index)
+    questions = _Questions()
+    ask = questions.ask
+    try:
+        handle = ask(lambda: lib.nvmlDeviceGetHandleByIndex(index))
+        if handle is None:
+            return replace(known, trouble=questions.trouble)
+        known = replace(known, uuid=ask(lambda: _text(lib.nvmlDeviceGetUUID(handle))))
+        known = replace(known, pci=ask(lambda: address(_text(lib.nvmlDeviceGetPciInfo(handle).busId))))
+        rows = ask(lambda: lib.nvmlDeviceGetRemappedRows(handle))
+        return replace(
+            known,
+            ecc_volatile=ask(lambda: int(lib.nvmlDeviceGetTotalEccErrors(handle, UNCORRECTED, VOLATILE))),
+            ecc_aggregate=ask(lambda: int(lib.nvmlDeviceGetTotalEccErrors(handle, UNCORRECTED, AGGREGATE))),
+            remap_pending=None if rows is None else bool(rows[2]),
+            remap_failed=None if rows is None else bool(rows[3]),
+            recovery=ask(lambda: _field(lib, handle)),
+            throttle=ask(lambda: int(lib.nvmlDeviceGetCurrentClocksThrottleReasons(handle))),
+            busy_percent=ask(lambda: int(lib.nvmlDeviceGetUtilizationRates(handle).gpu)),
+            trouble=questions.trouble,
+        )
+    except Exception as error:
+        if _code(error) in UNREADABLE_CODES:
+            return replace(known, unreadable=str(error))
         raise
 
 

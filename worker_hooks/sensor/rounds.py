@@ -16,6 +16,14 @@ HANGS_AFTER_S = 15.0
 Read = Callable[[float], list[Sign] | None]
 
 
+class Partly(Exception):
+    """A reader that could not read all it should: its words become the status, and what it found counts."""
+
+    def __init__(self, words: str, signs: list[Sign]) -> None:
+        super().__init__(words)
+        self.signs = signs
+
+
 @dataclass
 class Round:
     """One reader, asked every `interval_s` seconds; `give` gets its signs, on its thread. `cpu_s`: what it has cost."""
@@ -42,13 +50,16 @@ class Round:
     def once(self) -> None:
         now = time.monotonic()
         self._began = now
+        due: list[Sign] = []
         try:
             signs = self.read(now)
             self._status = ABSENT if signs is None else OK
             due = self._standing.due(signs or [], now)
+        except Partly as partly:
+            self._status = f"{OK}, but {partly}"[:STATUS_CHARS]
+            due = self._standing.due(partly.signs, now)
         except Exception as error:  # whatever a driver or a file of its makes of itself
             self._status = f"{type(error).__name__}: {error}"[:STATUS_CHARS]
-            due = []
         self._began = None
         if due:
             self.give(due)

@@ -4,7 +4,7 @@ The library itself is asked in `worker_hooks.sensor.nvml`. Everything here was r
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from worker_hooks.signs.counting import counted
 from worker_hooks.signs.sign import Scalar, Sign
@@ -29,7 +29,8 @@ BUSY_PERCENT = 50
 @dataclass(frozen=True)
 class GpuReading:
     """One GPU. None: this GPU or driver does not tell it. `pci`: `0000:9b:00`. `unreadable`: the library knows the GPU
-    and cannot talk to it (lost, needs a reset): its words."""
+    and cannot talk to it (lost, needs a reset): its words. `trouble`: the library's own failure, which says nothing of
+    the GPU; what it told all the same is here."""
 
     index: int
     uuid: str | None = None
@@ -42,6 +43,7 @@ class GpuReading:
     throttle: int | None = None
     busy_percent: int | None = None
     unreadable: str | None = None
+    trouble: str | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,19 @@ class GpuReadings:
 
     def by_uuid(self) -> dict[str, GpuReading]:
         return {gpu.uuid: gpu for gpu in self.gpus if gpu.uuid}
+
+    def after(self, before: "GpuReadings | None") -> "GpuReadings":
+        """To compare the next ones with: a count that could not be read now is the earlier one, so that what was added
+        while it could not be read is seen."""
+        known = before.by_uuid() if before else {}
+        now = [_counted_on(known.pop(gpu.uuid, gpu) if gpu.uuid else gpu, gpu) for gpu in self.gpus]
+        return replace(self, gpus=(*now, *known.values()))
+
+
+def _counted_on(old: GpuReading, gpu: GpuReading) -> GpuReading:
+    volatile = old.ecc_volatile if gpu.ecc_volatile is None else gpu.ecc_volatile
+    aggregate = old.ecc_aggregate if gpu.ecc_aggregate is None else gpu.ecc_aggregate
+    return replace(gpu, ecc_volatile=volatile, ecc_aggregate=aggregate)
 
 
 def address(bus_id: str) -> str:
