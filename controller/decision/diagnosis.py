@@ -1,13 +1,16 @@
 """From a finding to a verdict: who is to blame, how sure, what to do, and which budget pays.
 
-The spine's findings each name one cause, so this is a table; weighing several layers against each other comes with the
-sensor (issue "Diagnosis").
+Each cause has a rule. Where the evidence says whose fault it was, its word on nodes, requeue and budget takes the
+place of the rule's (`refine`).
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from controller.decision import advice, relaunch
+from controller.decision import advice, refine, relaunch
 from controller.decision import findings as f
+from controller.decision.assessment import Assessment
 from controller.decision.facts import SubjectFacts
 from controller.decision.findings import Clue, Finding
 from controller.decision.policy import Policy
@@ -21,7 +24,8 @@ ASK = "ask"
 class Verdict:
     """`hold` and `exclude` are node names; `budget` is infrastructure, process, user, time_limit or none; `clues` carry
     it. `stop`: the sentence for a person when nothing is to be requeued (the holds stand all the same). `delay_s`: how
-    long the requeue waits. `restarts`: Slurm's count of the start that was hit."""
+    long the requeue waits. `restarts`: Slurm's count of the start that was hit. `assessment`: what the diagnosis said
+    besides, for the incident's row; empty where there was no evidence to ask it about."""
 
     cause: str
     summary: str
@@ -39,6 +43,7 @@ class Verdict:
     restarts: int = 0
     stop: str = ""
     delay_s: float = 0.0
+    assessment: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -72,14 +77,48 @@ RULES: dict[str, Rule] = {
     # Most hangs are software: nobody is held or kept away for one.
     f.HANG: Rule("No progress", 0.4, REQUEUE, "infrastructure"),
     f.VERIFICATION_FAILED: Rule("The resumed run is not the same run", 1.0, ASK, "none"),
+    # Of these the evidence says who is held and kept away from.
+    f.GPU_HARDWARE: Rule("GPU hardware failed", 0.9, REQUEUE, "infrastructure"),
+    f.NODE_FAULT: Rule("A node failed", 0.9, REQUEUE, "infrastructure"),
+    f.FABRIC: Rule("The network between GPUs failed", 0.9, REQUEUE, "infrastructure"),
+    f.HOST_OOM: Rule("The host's memory ran out", 0.9, REQUEUE, "user"),
+    f.GPU_OOM: Rule("The GPU's memory ran out", 0.9, ASK, "user"),
+    f.CONFIG: Rule("The job's set-up is wrong", 0.6, ASK, "user"),
+    f.DATA_OR_STORAGE: Rule("Data or storage failed", 0.6, REQUEUE, "infrastructure"),
 }
+BUDGETS = {"infra": "infrastructure", "user": "user", "none": "none"}
 
 
 def diagnose(subject: SubjectFacts, finding: Finding, now: float, policy: Policy) -> Verdict:
     """Every cause has a rule (tested), so this never guesses. A node of a required-nodes list is never excluded:
     the job could not run at all, so it asks instead."""
+    result = refine.refined(subject, finding, now, policy)
+    verdict = _by_rule(subject, result.finding, now, policy)
+    found = result.assessment
+    if found is None:
+        return verdict
+    verdict = replace(verdict, assessment=refine.told(found))
+    return _by_evidence(subject, verdict, found) if result.sure else verdict
+
+
+def _by_evidence(subject: SubjectFacts, verdict: Verdict, found: Assessment) -> Verdict:
+    pinned = _pinned(subject, found.exclude)
+    stop = found.stop if found.requeue is False else ""
+    return replace(
+        verdict,
+        confidence=refine.confidence(found),
+        remedy=ASK if pinned or found.requeue is False else REQUEUE,
+        budget=BUDGETS[found.budget],
+        hold=found.drain,
+        exclude=() if pinned else found.exclude,
+        stop=advice.required_nodes(subject.slurm, pinned) if pinned else stop,
+        delay_s=found.requeue_delay_s,
+    )
+
+
+def _by_rule(subject: SubjectFacts, finding: Finding, now: float, policy: Policy) -> Verdict:
     rule = RULES[finding.cause]
-    pinned = _pinned(subject, finding) if rule.exclude else []
+    pinned = _pinned(subject, finding.suspects) if rule.exclude else []
     names = ", ".join(finding.suspects)
     judged = relaunch.judge(subject, finding, now, policy) if finding.cause in relaunch.CAUSES else Judgement()
     return Verdict(
@@ -102,6 +141,6 @@ def diagnose(subject: SubjectFacts, finding: Finding, now: float, policy: Policy
     )
 
 
-def _pinned(subject: SubjectFacts, finding: Finding) -> list[str]:
+def _pinned(subject: SubjectFacts, names: Iterable[str]) -> list[str]:
     required = set(subject.slurm.required_nodes) if subject.slurm is not None else set()
-    return sorted(required & set(finding.suspects))
+    return sorted(required & set(names))

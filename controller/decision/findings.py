@@ -22,6 +22,14 @@ START_FAILED = "start_failed"
 LAUNCH_LIMIT = "launch_limit"
 VERIFICATION_FAILED = "verification_failed"
 HANG = "hang"
+# By the evidence, whoever found that something was wrong.
+GPU_HARDWARE = "gpu_hardware"
+NODE_FAULT = "node_fault"
+FABRIC = "fabric"
+HOST_OOM = "host_oom"
+GPU_OOM = "gpu_oom"
+CONFIG = "config"
+DATA_OR_STORAGE = "data_or_storage"
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,13 @@ OUTCOME_OF_CAUSE = {
     "launch_limit": "launch_failed",
     "verification_failed": "verification_failed",
     "hang": "hung",
+    "gpu_hardware": "node_failed",
+    "node_fault": "node_failed",
+    "fabric": "node_failed",
+    "host_oom": "process_died",
+    "gpu_oom": "user_error",
+    "config": "user_error",
+    "data_or_storage": "process_died",
 }
 
 ASKED = "a person must look; nothing was requeued"

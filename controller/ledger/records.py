@@ -69,6 +69,7 @@ def open_incident(
         last_good_at=aware(verdict.last_good_at) if verdict.last_good_at is not None else None,
         fault_at=aware(verdict.fault_at) if verdict.fault_at is not None else None,
         detected_at=aware(now),
+        assessment=dict(verdict.assessment),
     )
     Evidence.objects.bulk_create(_evidence(incident, verdict, now))
     Recovery.objects.create(incident=incident, training_job=job, from_attempt=attempt)
