@@ -12,6 +12,8 @@ from controller.decision.evidence import PastAttempt
 from worker_hooks.signs.log import read_lines
 
 PCI = re.compile(r"\b(?:[0-9a-fA-F]{4}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.\d)?\b")
+JOBS = re.compile(r"(?i)\bjobs?\s+\d+(?:\s*(?:,|and|,\s*and)\s*\d+)*")
+PLACE = re.compile(r"GPC \d+, TPC \d+")
 AGO = re.compile(r"(?i)(\d+(?:\.\d+)?)\s*(second|minute|min|hour|h|day|d|week)s?\b(?:\s+(?:ago|before|earlier))")
 HOURS = {
     "second": 1 / 3600,
@@ -41,7 +43,7 @@ def _entry(entry: Fields, gathered: Gathered) -> None:
     error = entry.text("error")
     job = entry.get("job")
     raw = f"job {job} on {entry.text('node')}: {error}" if job is not None else f"{entry.text('node')}: {error}"
-    attrs: dict[str, str | int | float] = {"error": error, "of": code_of(error)}
+    attrs: dict[str, str | int | float] = {**_details(error), "error": error, "of": code_of(error)}
     if job is not None:
         attrs["job"] = str(job)
     for key in ("pci", "hours_ago"):
@@ -60,8 +62,24 @@ def _sentence(text: str, gathered: Gathered) -> None:
             attrs["pci"] = found[0]
         if ago := AGO.search(part):
             attrs["hours_ago"] = float(ago[1]) * HOURS[ago[2].lower()]
-        for node in hosts_in(part) or (None,):
-            gathered.note("history.error", part.strip(), "history", node, **attrs)
+        attrs |= _details(part)
+        jobs = JOBS.search(part)
+        told = re.findall(r"\d+", jobs[0]) if jobs else []
+        for job in told or [""]:
+            raw = f"job {job}: {part.strip()}" if job else part.strip()
+            for node in hosts_in(part) or (None,):
+                gathered.note("history.error", raw, "history", node, **(attrs | ({"job": job} if job else {})))
+
+
+def _details(error: str) -> dict[str, str | int | float]:
+    """Where the words of an error say it: the peer that it names, and the place on the GPU."""
+    signs = read_lines("kernel", [error]) or read_lines("job", [error])
+    found: dict[str, str | int | float] = {
+        key: signs[0].attrs[key] for key in ("peer", "pci", "location") if signs and key in signs[0].attrs
+    }
+    if "location" not in found and (place := PLACE.search(error)):
+        found["location"] = place[0]
+    return found
 
 
 def code_of(error: str) -> str:

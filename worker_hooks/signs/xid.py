@@ -43,6 +43,7 @@ _GPU_NAMED = re.compile(rf"(?:The NVIDIA GPU|NVRM: GPU|GPU at PCI:?) ?(?P<pci>{_
 _LOST = "fallen off the bus"
 _FATAL_UNITS = range(144, 151)
 _NEAR_LINES = 400  # a number that far from the words is of another event
+_MESSAGE_LINES = 10
 _DEVICES = 64  # remembered
 
 
@@ -76,12 +77,17 @@ class XidReader:
         named = _GPU_NAMED.search(text)
         if named:
             _keep(self._named, line.node, (pci_address(named["pci"]), line.number))
-        if _LOST in text and ("NVRM" in text or "GPU has" in text):
+        if _LOST in text and ("NVRM" in text or "GPU has" in text or self._goes_on(line)):
             return self._lost(line)
         return []
 
     def close(self) -> list[Sign]:
         return []
+
+    def _goes_on(self, line: Line) -> bool:
+        """The last line of a message that named its GPU a few lines before: later lines may lack the driver's name."""
+        named = self._named.get(line.node)
+        return line.source == "kernel" and named is not None and line.number - named[1] <= _MESSAGE_LINES
 
     def _numbered(self, line: Line, match: re.Match[str]) -> Sign:
         number, pci = int(match["number"]), pci_address(match["pci"])

@@ -7,6 +7,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from controller.decision.assess.judges.history import seen_before
 from controller.decision.assess.judges.table import CAUSES, ENDINGS, MACHINES, SOFT
 from controller.decision.assess.opinion import ALREADY_OUT, Charge, Opinion
 from controller.decision.assess.roles import CLEARS, cascades, weight
@@ -38,8 +39,13 @@ def _said(judges: Sequence[object], view: View) -> list[Opinion]:
 
 
 def _soft(view: View) -> list[Opinion]:
-    """The first that applies; a machine that was known as bad before is told beside it."""
-    return _said(SOFT, view)[:1]
+    """The first that applies. Where nobody knows the cause, what was seen on a node before counts against it."""
+    found = _said(SOFT, view)[:1]
+    if found and found[0].verdict in ("hang_unattributed", "unknown"):
+        known = seen_before(view)
+        if known is not None and any(charge.drain for charge in known.charges) and known != found[0]:
+            found.append(known)
+    return found
 
 
 def _oldest_first(found: list[Opinion]) -> list[Opinion]:

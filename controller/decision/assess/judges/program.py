@@ -159,6 +159,25 @@ def _tasks(death: Death) -> int:
     return max(count, 1)
 
 
+def ended_first(view: View) -> Opinion | None:
+    """An exit of the program's own that is known to have come before everybody else's abort or time-out, of a rank
+    that no library complains on: the others waited for it."""
+    waited = view.of("nccl.watchdog_timeout", "nccl.watchdog_stuck", "gloo.timeout")
+    later = (*waited, *(d.item for d in deaths(view) if d.signal is not None))
+    told = ranks_of(e for e in view.items if e.layer == "library")
+    found = [d for d in deaths(view) if d.by_program and d.item.rank is not None and d.item.rank not in told]
+    first = [d for d in found if later and all(before(d.item.at, e.at, 1.0) for e in later)]
+    if not first:
+        return None
+    lead = min(first, key=lambda d: (d.item.at or 0.0, d.item.rank or 0))
+    again = view.case.same_before > 0
+    return Opinion(
+        "user_code", MEDIUM, f"{whom(ranks_of([lead.item]), ())} ended first, with exit code {lead.exit_code}; the others "
+        "aborted after it", (lead.item,), ranks=ranks_of([lead.item]), requeue=not again, limit=None if again else 1,
+        budget="user", onset=lead.item.at, stop="it ended at the same place as before" if again else "",
+    )  # fmt: skip
+
+
 def ended_by_itself(view: View) -> Opinion | None:
     """An exit code and no word why."""
     found = [d for d in deaths(view) if d.by_program]

@@ -51,6 +51,7 @@ SOFT: tuple[Judge, ...] = (
     program.crashed,
     setup.slow_start,
     fabric.lost_peer,
+    program.ended_first,
     hang.hang,
     numbers.not_finite,
     program.ended_by_itself,
