@@ -46,7 +46,11 @@ class Collector:
 
     def add(self, kind: str, body: dict[str, Any], urgent: bool = False) -> None:
         """Take a record of the agent's own, now. Never blocks."""
-        self._incoming.append(Draft(kind, time.time(), body))
+        self.keep(Draft(kind, time.time(), body), urgent)
+
+    def keep(self, draft: Draft, urgent: bool = False) -> None:
+        """Take a record that has its time. Never blocks."""
+        self._incoming.append(draft)
         if urgent:
             self._wake.set()
 

@@ -1,4 +1,4 @@
-"""Passes the ranks' output through to the job's log, and keeps the last of each for `rank_log`.
+"""Passes the ranks' output through to the job's log, keeps the last of each for `rank_log`, and gives copies away.
 
 One thread reads every pipe. It never parses and never stops reading: a rank must not block on a full pipe because the
 job's log cannot be written.
@@ -7,7 +7,7 @@ job's log cannot be written.
 import os
 import selectors
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from worker_hooks.agent.ranks import RankProcess
@@ -50,10 +50,11 @@ class OutputPump:
     """Started once, after the ranks. `join` waits for the pipes' ends, bounded: a grandchild may hold them open.
 
     Lines of several ranks are not mixed: an unfinished one waits for its end, but no longer than a moment (prompts and
-    progress bars have none).
+    progress bars have none). `copy` gets rank, target (1 or 2) and bytes as they are read; it must not wait.
     """
 
-    def __init__(self, ranks: Iterable[RankProcess]) -> None:
+    def __init__(self, ranks: Iterable[RankProcess], copy: Callable[[int, int, bytes], None]) -> None:
+        self._copy = copy
         self.tails = {rank.rank: Tail() for rank in ranks}
         self._selector = selectors.DefaultSelector()
         for rank in ranks:
@@ -85,6 +86,7 @@ class OutputPump:
         stream: _Stream = key.data
         data = os.read(key.fd, 65536)
         self.tails[stream.rank].add(data)
+        self._copy(stream.rank, stream.target, data)
         stream.rest += data
         self._pass_on(stream, whole=not data or len(stream.rest) > MOST_BYTES)
         if not data:

@@ -26,6 +26,7 @@ from worker_hooks.agent.output import OutputPump
 from worker_hooks.agent.placement import PlacementError, read_placement, thread_count
 from worker_hooks.agent.ranks import RankGroup, RankProcess
 from worker_hooks.agent.run_folder import FolderError, write_control
+from worker_hooks.agent.sign_watch import SignWatch, job_log_reader
 from worker_hooks.agent.state import AgentState
 from worker_hooks.agent.telemetry import Telemetry
 from worker_hooks.agent.wakeup import Wakeup
@@ -39,6 +40,7 @@ FINISHED_FLUSH_S = 10.0
 FAILED_FLUSH_S = 2.0
 SIGNAL_FLUSH_S = 1.0
 OUTPUT_S = 0.5
+SIGNS_S = 1.0
 
 
 def main(argv: Sequence[str]) -> int:
@@ -104,13 +106,15 @@ class Agent:
             group=self._group,
         )
         self._telemetry = Telemetry(launch, self._state, wakeup.wake, say)
+        reader = job_log_reader(launch.placement.node, launch.generation.nodes)
+        self._signs = SignWatch(reader, self._telemetry.sign, self._telemetry.event, say)
         self._fence = FenceWatch(launch.run, self._state.generation, self._telemetry.obey.supersede)
         self._stop_deadline: float | None = None
         self._failed: list[int] = []
 
     def run(self) -> int:
         self._start_ranks()
-        pump = OutputPump(self._group.ranks)
+        pump = OutputPump(self._group.ranks, self._signs.offer)
         self._start_threads(pump)
         verdict = self._watch()
         self._state.state = "ending"
@@ -120,6 +124,7 @@ class Agent:
         pump.join(OUTPUT_S)
         for rank in self._failed:
             self._telemetry.event("rank_log", rank, tail=pump.tails[rank].text())
+        self._signs.finish(SIGNS_S)
         if verdict.lingers:
             self._linger()
         self._finish(verdict)
@@ -155,6 +160,7 @@ class Agent:
 
     def _start_threads(self, pump: OutputPump) -> None:
         pump.start()
+        self._signs.start()
         self._state.state = "running"
         self._telemetry.start()
         read_aside(self._learn_machine)

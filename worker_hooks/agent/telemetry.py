@@ -11,8 +11,10 @@ from worker_hooks.agent.launch import Launch
 from worker_hooks.agent.registration import Registrar
 from worker_hooks.agent.reporter import Reporter
 from worker_hooks.agent.run_folder import EventTail
+from worker_hooks.agent.sign_record import sign_draft
 from worker_hooks.agent.spool import Spool
 from worker_hooks.agent.state import AgentState, Obedience
+from worker_hooks.signs.sign import Sign
 
 DISK_S = 2.0
 UNKNOWN_RUN_S = 1.0
@@ -44,6 +46,11 @@ class Telemetry:
         self._collector.start()
         if self._reporter is not None:
             self._reporter.start()
+
+    def sign(self, sign: Sign) -> None:
+        """Never blocks. How far a job is waits for the next post, trouble does not."""
+        draft = sign_draft(sign, self._launch.placement.node)
+        self._collector.keep(draft, urgent=sign.layer != "progress")
 
     def answered(self, within_s: float) -> bool:
         """Did the controller answer in the last `within_s` seconds?"""

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from worker_hooks._version import __version__
 from worker_hooks.agent.machine import read_aside
+from worker_hooks.agent.sign_record import sign_draft
 from worker_hooks.agent.wakeup import Wakeup
 from worker_hooks.protocol.machine import MachineIdentity
 from worker_hooks.protocol.messages import Record
@@ -34,7 +35,7 @@ from worker_hooks.sensor.kernel_log import FILE_PAUSE_S, KernelLog, Position, op
 from worker_hooks.sensor.nvml import Nvml
 from worker_hooks.sensor.rounds import Round
 from worker_hooks.sensor.sender import Sender
-from worker_hooks.sensor.stream import Stream, draft
+from worker_hooks.sensor.stream import Stream
 from worker_hooks.signs.log import KERNEL, LogReader
 from worker_hooks.signs.sign import Sign
 
@@ -155,7 +156,7 @@ class Sensor:
         self._keep([replace(sign, at=now) for sign in signs], Position())
 
     def _keep(self, signs: list[Sign], position: Position) -> None:
-        self._stream.add([draft(sign, self._config.node) for sign in signs], self._boot_id, position)
+        self._stream.add([sign_draft(sign, self._config.node) for sign in signs], self._boot_id, position)
         self._to_write.set()
 
     def _write(self) -> None:

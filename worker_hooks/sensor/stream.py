@@ -7,35 +7,16 @@ file does not: its first answer shows it, and what is waiting goes out under a n
 
 import secrets
 import threading
-import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from worker_hooks.agent.spool import Spool
 from worker_hooks.agent.spool_file import Draft, read_spool
 from worker_hooks.sensor.kernel_log import Position
-from worker_hooks.signs.sign import Sign
 
 LIMIT_BYTES = 8 << 20
 FILE = "stream.jsonl"
 KEPT_RECORDS = 1 << 16
-
-
-def draft(sign: Sign, node: str) -> Draft:
-    """As it travels; a sign without a time is dated with now."""
-    body: dict[str, Any] = {
-        "code": sign.code,
-        "raw": sign.raw,
-        "layer": sign.layer,
-        "source": sign.source,
-        "node": sign.node or node,
-        "rank": sign.rank,
-        "attrs": dict(sign.attrs),
-    }
-    if sign.count > 1:
-        body |= {"count": sign.count, "last_at": sign.last_at}
-    return Draft("sign", time.time() if sign.at is None else sign.at, body)
 
 
 class Stream:
