@@ -138,7 +138,10 @@ def _ended(text: str) -> Found | None:
         return _entity(match, code, {"text": short(match["why"] or "")} if code == "slurm.launch_failed" else {})
     if match := _CANCELLED.search(text):
         why = (match["why"] or "").strip()
-        code = next((code for words, code in _REASONS if words in why), "slurm.cancelled")
+        cut = not match["end"] and len(why) > 3
+        code = next(
+            (code for words, code in _REASONS if words in why or (cut and words.startswith(why))), "slurm.cancelled"
+        )
         more: dict[str, Scalar] = {"kind": match["kind"].split(" ", 1)[0]}
         if not match["end"]:
             more["truncated"] = True  # a reason may have stood behind

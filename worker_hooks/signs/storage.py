@@ -44,6 +44,9 @@ _SHM = (
     pattern(
         "shm.exhausted", "/dev/shm", r"(?P<text>.{0,80}/dev/shm.{0,200}(?:No space left|Cannot allocate|failed).*)"
     ),
+    pattern(
+        "shm.exhausted", "/dev/shm", r"(?P<text>(?:No space left on device|Cannot allocate memory).{0,40}/dev/shm.*)"
+    ),
     pattern("shm.exhausted", "torch_", r"(?P<text>unable to (?:write to file|mmap|open|resize).{0,80}</?torch_.*)"),
 )
 _PATTERNS = (
