@@ -20,10 +20,13 @@ def relatives() -> list[Any]:
 
 
 def holds(found: Assessment, key: str, wanted: Any) -> bool:
-    """`verdict_in`, `verdict_not`: lists. `suspect_rank`: the only one. `requeue`: true, false, or words of the answer
-    ("text": any words)."""
-    if key == "verdict_in":
+    """`verdict`: one, or a list of which each is right (`verdict_in` as well); `verdict_not`: a list. `suspect_rank`: the
+    only one. `requeue`: true, false, or words of the answer ("text": any words). `per_node`: keys of each node's view."""
+    if key == "verdict_in" or (key == "verdict" and isinstance(wanted, list)):
         return found.verdict in wanted
+    if key == "per_node":
+        views = {name: found.per_node.get(name) for name in wanted}
+        return all(getattr(views[name], each, None) == value for name in wanted for each, value in wanted[name].items())
     if key == "verdict_not":
         return found.verdict not in wanted
     if key == "suspect_rank":
