@@ -20,8 +20,8 @@ def relatives() -> list[Any]:
 
 
 def holds(found: Assessment, key: str, wanted: Any) -> bool:
-    """`verdict`: one, or a list of which each is right (`verdict_in` as well); `verdict_not`: a list. `suspect_rank`: the
-    only one. `requeue`: true, false, or words of the answer ("text": any words). `per_node`: keys of each node's view."""
+    """`verdict`: one, or a list of which each is right (so `verdict_in`); `verdict_not`: a list. `suspect_rank`: the
+    only one. `requeue`: true, false, or words of the answer ("text": any words). `per_node`: keys of a node's view."""
     if key == "verdict_in" or (key == "verdict" and isinstance(wanted, list)):
         return found.verdict in wanted
     if key == "per_node":
@@ -29,6 +29,12 @@ def holds(found: Assessment, key: str, wanted: Any) -> bool:
         return all(getattr(views[name], each, None) == value for name in wanted for each, value in wanted[name].items())
     if key == "verdict_not":
         return found.verdict not in wanted
+    if key == "per_node":
+        return all(
+            node in found.per_node and getattr(found.per_node[node], name) == value
+            for node, view in wanted.items()
+            for name, value in view.items()
+        )
     if key == "suspect_rank":
         return found.suspect_ranks == (wanted,)
     if key == "requeue" and isinstance(wanted, str):
