@@ -4,7 +4,7 @@
     level and facility, number of the record, microseconds since boot, flags; then the text
 
 Only the kernel's own records count: what a process writes into `/dev/kmsg` carries another facility, which it cannot
-choose to be the kernel's. Run on a real `/dev/kmsg` without a GPU driver, and on the lab's files.
+choose to be the kernel's. Run on a real `/dev/kmsg` without a GPU driver, and on files of such records.
 """
 
 import os
