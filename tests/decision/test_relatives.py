@@ -29,12 +29,6 @@ def holds(found: Assessment, key: str, wanted: Any) -> bool:
         return all(getattr(views[name], each, None) == value for name in wanted for each, value in wanted[name].items())
     if key == "verdict_not":
         return found.verdict not in wanted
-    if key == "per_node":
-        return all(
-            node in found.per_node and getattr(found.per_node[node], name) == value
-            for node, view in wanted.items()
-            for name, value in view.items()
-        )
     if key == "suspect_rank":
         return found.suspect_ranks == (wanted,)
     if key == "requeue" and isinstance(wanted, str):
