@@ -1,6 +1,7 @@
 """NVIDIA's management library through `pynvml` (the `sensor` extra), behind one method. Read only.
 
-Run against a stand-in of the module in tests (test_sensor_nvml.py); not on a GPU. No library, no driver: a fact, not an error.
+Run against a stand-in of the module in tests (test_sensor_nvml.py); not on a GPU. No library, no driver: a
+fact, not an error.
 """
 
 import importlib
