@@ -100,7 +100,10 @@ def _charges(found: Sequence[Opinion]) -> dict[str, Charge]:
     for charge in (c for opinion in found for c in opinion.charges):
         known = by_node.get(charge.node)
         by_node[charge.node] = charge if known is None else replace(
-            known, by=(*known.by, *charge.by), drain=known.drain or charge.drain, exclude=known.exclude or charge.exclude
+            known,
+            by=(*known.by, *charge.by),
+            drain=known.drain or charge.drain,
+            exclude=known.exclude or charge.exclude,
         )  # fmt: skip
     return by_node
 
@@ -149,5 +152,6 @@ def _nothing(view: View) -> Opinion:
     if trained_to_the_end:
         return Opinion("none", MEDIUM, "the training said that it is complete", trained_to_the_end, requeue=False,
                        budget="none")  # fmt: skip
-    return Opinion("unknown", LOW, "no sign says what it was", requeue=case.same_before < 2, budget="infra",
-                   stop="it ended the same way three times, and nobody knows why" if case.same_before >= 2 else "")  # fmt: skip
+    often = case.same_before >= 2
+    stop = "it ended the same way three times, and nobody knows why" if often else ""
+    return Opinion("unknown", LOW, "no sign says what it was", requeue=not often, budget="infra", stop=stop)

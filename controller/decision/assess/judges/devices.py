@@ -1,5 +1,6 @@
 """GPUs and what joins them inside a node: Xids, SXids, NVML's counters, and ECC errors wherever they surface."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -108,7 +109,7 @@ def _lately(item: Evidence) -> bool:
 
 
 def _pairs(told: Sequence[list[Evidence]]) -> list[tuple[list[Evidence], list[Evidence]]]:
-    return list(zip(told, told[1:], strict=False))
+    return list(itertools.pairwise(told))
 
 
 def _unplaced(view: View, told: dict[str, Fault]) -> tuple[Evidence, ...]:

@@ -8,7 +8,7 @@ from controller.decision.assess.roles import CASCADE, STRONG, weight
 from controller.decision.assess.view import View, before
 from controller.decision.assess.words import listed, nodes_of, quoted
 from controller.decision.assessment import HIGH, LOW, MEDIUM
-from controller.decision.evidence import JOB, Evidence
+from controller.decision.evidence import Evidence
 
 OWN_LINK = ("nic.link_down", "nic.error", "ib.link_down", "ib.link_downed", "link.carrier_lost")
 NAMING = ("nccl.ib_completion", "nccl.ib_qp_timeout", "nccl.socket_error", "gloo.peer_lost")
@@ -27,7 +27,7 @@ class Edge:
 
 
 def network(view: View) -> Opinion | None:
-    own = {node: items for node, items in _own_links(view).items()}
+    own = dict(_own_links(view).items())
     named = edges(view, view.items)
     if own:
         return _own_fault(view, own, named)
@@ -38,7 +38,7 @@ def edges(view: View, items: tuple[Evidence, ...]) -> list[Edge]:
     """Complaints that name a node, one for each pair and direction."""
     found: dict[tuple[str, str], Edge] = {}
     for item in items:
-        if item.code not in NAMING or not _means_no_answer(view, item) or not item.node:
+        if item.code not in NAMING or not means_no_answer(view, item) or not item.node:
             continue
         peer = view.peer(item)
         if peer is not None and peer != item.node:
@@ -46,7 +46,7 @@ def edges(view: View, items: tuple[Evidence, ...]) -> list[Edge]:
     return list(found.values())
 
 
-def _means_no_answer(view: View, item: Evidence) -> bool:
+def means_no_answer(view: View, item: Evidence) -> bool:
     if item.code == "nccl.ib_completion":
         return weight(view, item) != CASCADE
     if item.code == "gloo.peer_lost":
@@ -59,7 +59,7 @@ def _means_no_answer(view: View, item: Evidence) -> bool:
 
 def _own_links(view: View) -> dict[str, tuple[Evidence, ...]]:
     """Links that went down and did not come back within a minute."""
-    ups = [e for e in view.of("nic.link_up")]
+    ups = list(view.of("nic.link_up"))
     by_node: dict[str, list[Evidence]] = {}
     for item in view.of(*OWN_LINK):
         back = any(
@@ -213,7 +213,7 @@ def _remembered(view: View, named: list[Edge]) -> list[Edge]:
 
 def _set_up(view: View, named: list[Edge]) -> Opinion | None:
     """Before the first step, queue pairs that time out on different rails: how the network is wired, not a node."""
-    found = [e for e in view.of("nccl.ib_qp_timeout")]
+    found = list(view.of("nccl.ib_qp_timeout"))
     if not found or not (view.never_trained or view.case.worked_before) or len(found) != len(_items(named)):
         return None
     if (view.case.last_step or 0) > 0:
@@ -228,7 +228,7 @@ def _set_up(view: View, named: list[Edge]) -> Opinion | None:
         "config",
         MEDIUM,
         f"set-up failure before the first step: queue pairs on {listed(devices)} ({rails}: across rails) time out on "
-        f"{listed(nodes_of(found))}, where this job ran before or nothing else failed: rail-only wiring, no broken node",
+        f"{listed(nodes_of(found))}, where this job ran before or nothing else failed: wiring, no broken node",
         tuple(found),
         requeue=False,
         budget="user",
@@ -243,7 +243,7 @@ def _items(named: list[Edge]) -> list[Evidence]:
 
 def _unresolved(view: View) -> Opinion | None:
     """Complaints whose peer nobody can name; and queue pairs that fail before the first step."""
-    found = tuple(e for e in view.of(*NAMING) if _means_no_answer(view, e))
+    found = tuple(e for e in view.of(*NAMING) if means_no_answer(view, e))
     if not found:
         return None
     if all(e.code == "nccl.ib_qp_timeout" for e in found) and (alone := _unnamed_set_up(view, found)) is not None:
@@ -275,51 +275,3 @@ def _unnamed_set_up(view: View, found: tuple[Evidence, ...]) -> Opinion | None:
         stop="connections time out before the first step: check the wiring and NCCL_CROSS_NIC",
         follow_up=("try NCCL_CROSS_NIC=0",),
     )
-
-
-def lost_peer(view: View) -> Opinion | None:
-    """A connection that a peer closed: its process had ended. Why, its own node must tell."""
-    found = tuple(
-        e
-        for e in view.of("gloo.peer_lost", "nccl.peer_closed", "nccl.socket_error")
-        if e.origin == JOB and not _means_no_answer(view, e)
-    )
-    if not found:
-        return None
-    named: dict[str, set[str]] = {}
-    for item in found:
-        if (peer := view.peer(item)) is not None and peer != item.node:
-            named.setdefault(peer, set()).add(item.node or f"rank {item.rank}")
-    complaining = {e.node for e in found if e.node}
-    silent = sorted(n for n in named if n not in complaining) or sorted(named)
-    suspects = silent if len(silent) == 1 else []
-    slow = slow_down(view)
-    text = f"the other side closed the connection to {listed(nodes_of(found)) or 'a rank'}"
-    text += (
-        f": a process on {suspects[0]} had ended before, and nothing says why" if suspects else ", and nothing says why"
-    )
-    return Opinion(
-        "unknown",
-        LOW,
-        text + (f"; {slow}" if slow else ""),
-        (*found, *(view.of("progress.step") if slow else ())),
-        suspects=tuple(suspects),
-        ranks=view.names.ranks_on(suspects[0]) if suspects and len(view.names.ranks_on(suspects[0])) == 1 else (),
-        follow_up=tuple(f"look for the first dead process on {n}" for n in suspects),
-        notes=(slow,) if slow else (),
-    )
-
-
-def slow_down(view: View) -> str:
-    """How much slower the last steps were than the ones before, as a sentence; "" for less than threefold."""
-    steps = [(e.at, e.attrs["step"]) for e in view.of("progress.step") if e.at is not None and "step" in e.attrs]
-    points = sorted({(at, int(step)) for at, step in steps if isinstance(step, int)})
-    paces = [
-        ((b[0] - a[0]) / (b[1] - a[1]), b[1])
-        for a, b in zip(points, points[1:], strict=False)
-        if b[1] > a[1] and b[0] > a[0] and (a[0] < 4e7) == (b[0] < 4e7)
-    ]
-    if len(paces) < 2:
-        return ""
-    usual, (last, step) = min(pace for pace, _ in paces[:-1]), paces[-1]
-    return f"the steps up to {step} were {last / usual:.0f} times slower than before" if last >= 3 * usual else ""

@@ -24,8 +24,8 @@ def mismatched_calls(view: View) -> Opinion | None:
         return None
     proof = _proof(view, odd)
     return Opinion(
-        "user_code", MEDIUM, "; ".join(dict.fromkeys(s.why for s in odd)), proof, ranks=tuple(sorted({s.rank for s in odd})),
-        requeue=False, budget="user", onset=onset(proof),
+        "user_code", MEDIUM, "; ".join(dict.fromkeys(s.why for s in odd)), proof,
+        ranks=tuple(sorted({s.rank for s in odd})), requeue=False, budget="user", onset=onset(proof),
         stop="the ranks do not call the same collectives: an error of the program",
     )  # fmt: skip
 
@@ -79,8 +79,8 @@ def _stuck_watchdog(view: View) -> Opinion | None:
     begins = [e.at - s for e in found if e.at is not None and isinstance(s := e.attrs.get("seconds"), int | float)]
     few = ranks if len(ranks) <= 2 else ()
     for_s = next((f" for {e.attrs['seconds']} s" for e in found if "seconds" in e.attrs), "")
-    return _opinion(view, f"the watchdog of {whom(few or ranks, ())} was stuck{for_s} in a call of CUDA or NCCL: a hang "
-                    "of the program or of its GPU", found, few, begin=min(begins) if begins else None,
+    return _opinion(view, f"the watchdog of {whom(few or ranks, ())} was stuck{for_s} in a call of CUDA or NCCL: "
+                    "a hang of the program or of its GPU", found, few, begin=min(begins) if begins else None,
                     nodes=nodes_of(found) if few else ())  # fmt: skip
 
 

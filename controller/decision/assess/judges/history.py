@@ -13,7 +13,8 @@ def seen_before(view: View) -> Opinion | None:
     for item in view.of("history.error"):
         row = view.knowledge.of(str(item.attrs.get("of", "")))
         ours = not view.nodes or item.node in view.nodes
-        if item.node and ours and row is not None and row.weight == "hard" and row.verdict in ("gpu_hardware", "node_failure"):
+        hard = row is not None and row.weight == "hard" and row.verdict in ("gpu_hardware", "node_failure")
+        if item.node and ours and hard:
             by_node[item.node] = (*by_node.get(item.node, ()), item)
     if not by_node:
         return None

@@ -24,9 +24,9 @@ def host_memory(view: View) -> Opinion | None:
         where = nodes_of(whole)
         return Opinion(
             "host_oom", HIGH, f"the memory of {listed(where) or 'a node'} ran out as a whole, and its kernel killed "
-            f"{_victims(whole)}; the job's own limit was not what ended it", proof, suspects=where, ranks=ranks_of(whole),
-            requeue=not _again(view), limit=1, budget="user", onset=onset(proof), stop=_stop(view),
-            follow_up=tuple(f"see what else used the memory of {n}" for n in where),
+            f"{_victims(whole)}; the job's own limit was not what ended it", proof, suspects=where,
+            ranks=ranks_of(whole), requeue=not _again(view), limit=1, budget="user", onset=onset(proof),
+            stop=_stop(view), follow_up=tuple(f"see what else used the memory of {n}" for n in where),
         )  # fmt: skip
     said = "Slurm reports processes killed by the memory limit of the job" if slurm else (
         f"the kernel killed {_victims(list(kills))} at the memory limit of the job" if kills else quoted(texts[0])
@@ -63,9 +63,9 @@ def _loader(view: View, loaders: tuple[Evidence, ...]) -> Opinion | None:
     if not loaders:
         return None
     return Opinion(
-        "host_oom", LOW, "a worker of the data loader was killed with signal 9 and no line says by whom: most often memory",
-        loaders, ranks=ranks_of(loaders), requeue=not _again(view), limit=1, budget="user", onset=onset(loaders),
-        stop=_stop(view),
+        "host_oom", LOW, "a worker of the data loader was killed with signal 9 and no line says by whom: most often "
+        "memory", loaders, ranks=ranks_of(loaders), requeue=not _again(view), limit=1, budget="user",
+        onset=onset(loaders), stop=_stop(view),
     )  # fmt: skip
 
 
@@ -106,8 +106,8 @@ def killed(view: View) -> Opinion | None:
             f"; the {_nth(view)} attempt in a row that ended {place}, so it will again" if again else
             "; the kernel log, which would say so, was not read"),
         proof, ranks=() if again else ranks, requeue=not again, limit=None if again else 1, budget="user",
-        onset=onset(proof), stop=f"it ended {place} again: more memory is needed, nothing is gained by a requeue" if again
-        else "",
+        onset=onset(proof),
+        stop=f"it ended {place} again: more memory is needed, nothing is gained by a requeue" if again else "",
     )  # fmt: skip
 
 

@@ -13,8 +13,8 @@ def not_finite(view: View) -> Opinion | None:
     follows = view.case.facts.get("follows")
     step = next((f" at step {e.attrs['step']}" for e in found if "step" in e.attrs), "")
     if follows == "software":
-        return Opinion("user_code", MEDIUM, f"the loss was no number{step}, on good hardware too once the same software "
-                       "was on: the program", found, requeue=False, budget="user", onset=onset(found),
+        return Opinion("user_code", MEDIUM, f"the loss was no number{step}, on good hardware too once the same "
+                       "software was on: the program", found, requeue=False, budget="user", onset=onset(found),
                        stop="the loss is no number with this software: change it first")  # fmt: skip
     nodes = nodes_of(found)
     if follows == "node" and len(nodes) == 1:
@@ -22,8 +22,8 @@ def not_finite(view: View) -> Opinion | None:
                        suspects=nodes, charges=(Charge(nodes[0], found, drain=True),), onset=onset(found),
                        follow_up=(f"run a GPU diagnosis on {nodes[0]}",))  # fmt: skip
     again = view.case.same_before > 0
-    return Opinion("unknown", LOW, f"the loss was no number{step}: program, data or hardware; a machine is accused by a "
-                   "second sign only", found, requeue=not again, limit=1, budget="user", onset=onset(found),
+    return Opinion("unknown", LOW, f"the loss was no number{step}: program, data or hardware; a machine is accused by "
+                   "a second sign only", found, requeue=not again, limit=1, budget="user", onset=onset(found),
                    stop="the loss is no number again" if again else "",
                    follow_up=("repeat the step on other nodes: does it follow the node or the program?",))  # fmt: skip
 

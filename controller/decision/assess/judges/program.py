@@ -1,5 +1,7 @@
 """The program's own errors: exceptions, assertions, mismatched collectives, bad addresses, crashes at the start."""
 
+import itertools
+
 from controller.decision.assess import gpus
 from controller.decision.assess.deaths import BUS, SEGMENT, Death, deaths, killed_by
 from controller.decision.assess.opinion import Charge, Opinion
@@ -19,8 +21,8 @@ LOCATED = ("xid.13", "xid.31")
 def assertion(view: View) -> Opinion | None:
     found = view.of(*ASSERTIONS)
     return None if not found else Opinion(
-        "user_code", HIGH, f"the program's own assertion failed on the GPU ({quoted(found[0])}): an error of the program, "
-        "whoever repeats it", (*found, *view.of("nccl.cuda_failure")), ranks=ranks_of(found), requeue=False,
+        "user_code", HIGH, f"the program's own assertion failed on the GPU ({quoted(found[0])}): an error of the "
+        "program, whoever repeats it", (*found, *view.of("nccl.cuda_failure")), ranks=ranks_of(found), requeue=False,
         budget="user", onset=onset(found), stop="an assertion of the program failed: it would fail again",
     )  # fmt: skip
 
@@ -44,7 +46,7 @@ def bad_address(view: View) -> Opinion | None:
     if repeated:
         return _suspicious(view, repeated, (*kernel, *said))
     places = {
-        str(e.node): f"remember {e.node}, {gpus.pci_of(e)}{', ' + str(e.attrs['location']) if 'location' in e.attrs else ''}"
+        str(e.node): "remember " + ", ".join(filter(None, (e.node, gpus.pci_of(e), str(e.attrs.get("location", "")))))
         for e in kernel if e.node
     }  # fmt: skip
     unread = "" if kernel or not said or view.case.read_clean else "; the kernel log was not read"
@@ -73,7 +75,7 @@ def _same_place(view: View, kernel: tuple[Evidence, ...]) -> tuple[Evidence, ...
             continue
         mine = [e for e in kernel if _place(e) == _place(item)]
         bursts = events(mine)
-        near = any(not before(a[-1].at, b[0].at, DAY_S) for a, b in zip(bursts, bursts[1:], strict=False))
+        near = any(not before(a[-1].at, b[0].at, DAY_S) for a, b in itertools.pairwise(bursts))
         earlier = any(_place(e) == _place(item) and not before(e.at, item.at, DAY_S) for p in view.past for e in p)
         told = any(
             e.node == item.node and e.attrs.get("of") == item.code and gpus.device_of(e) in ("", gpus.device_of(item))
@@ -99,7 +101,7 @@ def _suspicious(view: View, repeated: tuple[Evidence, ...], proof: tuple[Evidenc
     first = repeated[0]
     return Opinion(
         "gpu_hardware", MEDIUM, f"{listed(nodes)}: {first.code.replace('.', ' ')} twice within a day on the same place "
-        f"of GPU {gpus.device_of(first)}{' (' + _spot(first) + ')' if _spot(first) else ''}: a program seldom hits it twice",
+        f"of GPU {gpus.device_of(first)}{' (' + _spot(first) + ')' if _spot(first) else ''}: no program hits it twice",
         proof, suspects=nodes, ranks=ranks_of(proof), gpu=gpus.device_of(first), xid=int(first.code.split(".")[1]),
         charges=tuple(Charge(n, tuple(e for e in repeated if e.node == n)) for n in nodes), budget="infra",
         follow_up=tuple(f"run a GPU diagnosis on {n} before it is used by this job again" for n in nodes),
@@ -125,7 +127,7 @@ def exception(view: View) -> Opinion | None:
         row.verdict if imports and row is not None else "user_code",
         HIGH if told or imports or len(lead) == 1 else MEDIUM,
         f"{whom(ranks_of(lead), ())} raised {first.attrs.get('type', 'an exception')}: {quoted(first)}"
-        + ("; whatever other ranks report after that is a consequence" if len(view.items) > len(lead) + len(told) else ""),
+        + ("; what others report after that is a consequence" if len(view.items) > len(lead) + len(told) else ""),
         (*lead, *told), ranks=ranks_of(lead), requeue=not (again or early), limit=None if again or early else 1,
         budget="user", onset=onset(lead), stop=stop,
     )  # fmt: skip
@@ -142,8 +144,8 @@ def crashed(view: View) -> Opinion | None:
     again = view.case.same_before > 0
     return Opinion(
         "user_code", MEDIUM if early or again else LOW,
-        f"{count} task{'s' if count > 1 else ''} on {listed(nodes_of(proof)) or 'the job'} ended by signal {found[0].signal}"
-        + (" before the first step: the program or a library as it was built" if early else ""),
+        f"{count} task{'s' if count > 1 else ''} on {listed(nodes_of(proof)) or 'the job'} ended by signal "
+        f"{found[0].signal}" + (" before the first step: the program or a library as it was built" if early else ""),
         proof, ranks=ranks_of(proof), requeue=not (early or again), limit=None if early or again else 1, budget="user",
         onset=onset(proof), stop="the program crashes as it starts: it must be rebuilt" if early or again else "",
     )  # fmt: skip
@@ -172,9 +174,9 @@ def ended_first(view: View) -> Opinion | None:
     lead = min(first, key=lambda d: (d.item.at or 0.0, d.item.rank or 0))
     again = view.case.same_before > 0
     return Opinion(
-        "user_code", MEDIUM, f"{whom(ranks_of([lead.item]), ())} ended first, with exit code {lead.exit_code}; the others "
-        "aborted after it", (lead.item,), ranks=ranks_of([lead.item]), requeue=not again, limit=None if again else 1,
-        budget="user", onset=lead.item.at, stop="it ended at the same place as before" if again else "",
+        "user_code", MEDIUM, f"{whom(ranks_of([lead.item]), ())} ended first, with exit code {lead.exit_code}; the "
+        "others aborted after it", (lead.item,), ranks=ranks_of([lead.item]), requeue=not again,
+        limit=None if again else 1, budget="user", onset=lead.item.at, stop="it ended at the same place as before" if again else "",
     )  # fmt: skip
 
 

@@ -28,8 +28,8 @@ def unusable_gpus(view: View) -> Opinion | None:
         return _one_node(view, found, failing, drain=False, confidence=MEDIUM)
     return Opinion(
         "config", MEDIUM if len(failing) > 1 or alike else LOW,
-        f"no usable GPU on {listed(sorted(failing)) or 'any node that speaks'} ({quoted(found[0])}): the same everywhere, "
-        "so the job did not ask for GPUs or its image does not fit, and no node is at fault",
+        f"no usable GPU on {listed(sorted(failing)) or 'any node that speaks'} ({quoted(found[0])}): the same "
+        "everywhere, so the job did not ask for GPUs or its image does not fit, and no node is at fault",
         found, ranks=ranks_of(found), requeue=False, budget="user", onset=onset(found),
         stop="no process sees a GPU: does the job ask for any (--gres, --gpus), and does its image fit the driver?",
     )  # fmt: skip
@@ -77,8 +77,8 @@ def limits(view: View) -> Opinion | None:
         return None
     again = view.case.same_before > 0
     files = found[0].code == "limit.open_files"
-    what = "too many files were open" if files else "shared memory ran out" if found[0].code != "nccl.invalid_usage" else (
-        "NCCL was called in a way that cannot work")  # fmt: skip
+    usage = found[0].code == "nccl.invalid_usage"
+    what = "too many files were open" if files else "NCCL was called wrongly" if usage else "shared memory ran out"
     return Opinion(
         "config", HIGH, f"{what} ({quoted(found[0])}): a limit of the job, not hardware", found, ranks=ranks_of(found),
         requeue=not again, limit=1, budget="user", onset=onset(found),
@@ -100,9 +100,9 @@ def slow_start(view: View) -> Opinion | None:
     who = whom(ranks_of(busy), ())
     bar = busy[-1]
     return Opinion(
-        "config", MEDIUM, f"{who} was still busy ({quoted(bar, 60)}, {bar.attrs.get('percent', '?')} %) when the others "
-        f"gave up waiting ({quoted(late[0], 80) if late[0].attrs.get('text') else 'collective time-out'}); no step was made",
-        (*busy, *late), ranks=(), requeue=not again, limit=None if again else 1, budget="user", onset=onset((*busy, *late)),
+        "config", MEDIUM, f"{who} was still busy ({quoted(bar, 60)}, {bar.attrs.get('percent', '?')} %) when the "
+        f"others gave up waiting ({quoted(late[0], 80) if late[0].attrs.get('text') else 'time-out'}); no step yet",
+        (*busy, *late), requeue=not again, limit=None if again else 1, budget="user", onset=onset((*busy, *late)),
         stop=f"{who} was busy for longer than the others may wait, {view.case.same_before + 1} times now: raise the "
         "time-out, or prepare the data before the job" if again else "",
         notes=(f"{who} was busy",),

@@ -77,7 +77,7 @@ def _time_limit(view: View) -> Opinion | None:
         "the job reached its time limit" + ("; it ignored SIGTERM and saved nothing more" if ignored else ""),
         (*found, *ignored), requeue=not (deadline or stuck), budget="none",
         notes=(*notes, "it goes on from the last committed checkpoint"),
-        stop="the job gained no step since its last time limit" if stuck else "its deadline has passed" if deadline else "",
+        stop="no step was gained since the last time limit" if stuck else "its deadline has passed" if deadline else "",
         onset=onset(found),
     )  # fmt: skip
 
@@ -91,9 +91,8 @@ def node_down(view: View) -> Opinion | None:
     lost = view.of("slurm.node_lost")
     ours = _facts(view)
     down = sorted({n for n, fact in ours.items() if fact.down and not fact.away} | set(nodes_of(lost)))
-    if not texts and not lost:
-        if not down or view.case.still_training:
-            return None
+    if not texts and not lost and (not down or view.case.still_training):
+        return None
     proof = (*texts, *lost, *(e for e in view.of("slurm.node_state") if e.node in down))
     again = "check first: Slurm requeues NODE_FAIL jobs by itself when Requeue=1"
     if not down:
@@ -125,8 +124,8 @@ def unkillable(view: View) -> Opinion | None:
     proof = (*texts, *(e for e in view.of("slurm.node_state") if e.node in accused))
     out = [n for n in accused if n in facts and facts[n].flags & {"DRAIN", "FAIL"}]
     many = law.many_at_once(view, {n: tuple(e for e in proof if e.node == n) for n in accused})
-    why = "; ".join(f"{n}: {facts[n].reason}" if n in facts and facts[n].reason else f"{n}: processes could not be killed"
-                    for n in accused)  # fmt: skip
+    reasons = {n: facts[n].reason if n in facts else "" for n in accused}
+    why = "; ".join(f"{n}: {reason or 'processes could not be killed'}" for n, reason in reasons.items())
     return Opinion(
         "node_failure", LOW if many else MEDIUM, why, proof, suspects=() if many else tuple(accused),
         charges=() if many else tuple(Charge(n, tuple(e for e in proof if e.node == n)) for n in accused),

@@ -33,8 +33,9 @@ def local_disk(view: View) -> Opinion | None:
 def quota(view: View) -> Opinion | None:
     found = view.of("storage.quota")
     return None if not found else Opinion(
-        "data_or_storage", HIGH, f"the quota is used up ({quoted(found[0])})", found, ranks=ranks_of(found), requeue=False,
-        budget="user", onset=onset(found), stop="the quota is used up: nothing can be saved until room is made",
+        "data_or_storage", HIGH, f"the quota is used up ({quoted(found[0])})", found, ranks=ranks_of(found),
+        requeue=False, budget="user", onset=onset(found),
+        stop="the quota is used up: nothing can be saved until room is made",
     )  # fmt: skip
 
 
@@ -48,8 +49,8 @@ def files(view: View) -> Opinion | None:
     known = set(view.nodes) | view.healthy
     if len(nodes) == 1 and not unplaced and known - set(nodes):
         return Opinion(
-            "data_or_storage", MEDIUM, f"{nodes[0]} alone could not use its files ({quoted(found[0])}); the job's other "
-            "nodes could", found, suspects=nodes, ranks=ranks_of(found), charges=(Charge(nodes[0], found),),
+            "data_or_storage", MEDIUM, f"{nodes[0]} alone could not use its files ({quoted(found[0])}); the job's "
+            "other nodes could", found, suspects=nodes, ranks=ranks_of(found), charges=(Charge(nodes[0], found),),
             onset=onset(found),
         )  # fmt: skip
     where = f"{len(nodes)} nodes ({listed(nodes)})" if len(nodes) > 1 else listed(nodes) or "a node"
