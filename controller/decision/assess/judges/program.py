@@ -176,7 +176,8 @@ def ended_first(view: View) -> Opinion | None:
     return Opinion(
         "user_code", MEDIUM, f"{whom(ranks_of([lead.item]), ())} ended first, with exit code {lead.exit_code}; the "
         "others aborted after it", (lead.item,), ranks=ranks_of([lead.item]), requeue=not again,
-        limit=None if again else 1, budget="user", onset=lead.item.at, stop="it ended at the same place as before" if again else "",
+        limit=None if again else 1, budget="user", onset=lead.item.at,
+        stop="it ended at the same place as before" if again else "",
     )  # fmt: skip
 
 
