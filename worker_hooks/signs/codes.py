@@ -87,7 +87,7 @@ CODES: dict[str, tuple[str, str]] = {
     "cuda.driver": ("process", "text (driver too old, driver/library version mismatch)"),
     "cuda.nvlink": ("process", "text"),
     "cuda.error": ("process", "number, text (any other)"),
-    "python.exception": ("process", "type, text, errno, module, repeats (the code of the failure that it only tells again)"),
+    "python.exception": ("process", "type, text, errno, module, repeats (code of the failure that it tells again)"),
     "python.import_error": ("process", "type, text"),
     "connection.lost": ("process", "errno (a connection that has no name: mostly to a process that ended before)"),
     "storage.stale": ("process", "errno, path"),
