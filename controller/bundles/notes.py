@@ -98,7 +98,17 @@ def whom_it_follows(bundle: Fields) -> str:
         return "software"
     if re.search(r"follows the (node|gpu|card|board|machine)|only (?:ever )?on (?:this|that|the same|[a-z]+\d+)", text):
         return "node"
-    return ""
+    return "node" if _only_there(bundle.lines("evidence")) else ""
+
+
+def _only_there(lines: list[str]) -> bool:
+    """Twice or more on one and the same host, while another host was clean, and nobody changed the software."""
+    ill = [set(hosts_in(line)) for line in lines if NAN.search(line) and not NO.search(line)]
+    well = {host for line in lines if WELL.search(line) and not NAN.search(line) for host in hosts_in(line)}
+    changed = any(
+        re.search(r"(?i)\b(?:option|flag|version|release|setting|compile|precision)\b", line) for line in lines
+    )
+    return len(ill) > 1 and len(set.union(*ill)) == 1 and all(ill) and bool(well - set.union(*ill)) and not changed
 
 
 def unreadable(bundle: Fields, key: str) -> str:

@@ -89,6 +89,7 @@ def _case(bundle: Fields, gathered: Gathered) -> Case:
         finished=finished,
         last_step=next((s for s in (last_step, attempts.last_step, step) if s is not None), None),
         still_training=notes.still_training(bundle),
+        cancelled_by_user=slurm_side.cancelled(bundle),
         worked_before=bundle.flag("prior_success_on_same_nodes"),
         healthy_nodes=healthy | frozenset(logs.empty),
         attempts=attempts.before,

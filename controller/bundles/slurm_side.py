@@ -82,7 +82,8 @@ def job_fact(bundle: Fields, gathered: Gathered) -> SlurmJobFact | None:
     count = int(restarts) if restarts.isascii() and restarts.isdigit() and len(restarts) < 10 else 0
     reason = str(known.get("Reason") or "")
     raw = " ".join(f"{key}={value}" for key, value in known.items())
-    gathered.note("slurm.job_state", raw, "slurm", state=parsed.base, reason=reason, restarts=count)
+    state = "REQUEUED" if "REQUEUED" in parsed.flags else parsed.base
+    gathered.note("slurm.job_state", raw, "slurm", state=state, reason=reason, restarts=count)
     return SlurmJobFact(
         str(known.get("JobId") or ""),
         parsed.base,
@@ -91,6 +92,12 @@ def job_fact(bundle: Fields, gathered: Gathered) -> SlurmJobFact | None:
         count,
         requeue=str(known.get("Requeue", 1)).lower() not in ("0", "false", "no"),
     )
+
+
+def cancelled(bundle: Fields) -> bool:
+    """Whether accounting says that somebody cancelled the job: `CANCELLED by 1001`."""
+    spellings = [_record(bundle, key).get("State") for key in ("sacct", "slurm")] + [bundle.text("slurm_state")]
+    return any(isinstance(state, str) and re.match(r"CANCELLED by \d", state) for state in spellings)
 
 
 def _record(bundle: Fields, key: str) -> dict[str, Any]:

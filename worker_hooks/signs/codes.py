@@ -124,6 +124,7 @@ CODES: dict[str, tuple[str, str]] = {
     "slurm.launch_failed": ("slurm", "id, host, text"),
     "slurm.node_lost": ("slurm", "host (the node that failed, by srun's word; the sign's node is it too)"),
     "slurm.epilog_failed": ("slurm", "host, text"),
+    "slurm.command_failed": ("slurm", "text (the job's own command is not there, or cannot be run)"),
     "slurm.task_exit": ("slurm", "host, tasks (0,2-3), exit_code, signal, core_dumped (bool)"),
     "slurm.connection": ("slurm", "text (srun or slurmstepd could not reach somebody)"),
     "slurm.aborted": ("slurm", "text (srun gave up the step)"),

@@ -68,6 +68,11 @@ _PATTERNS = (
         r"failed status=\S+|launch failure|hung|error|.{0,60}failed).*)",
     ),
     pattern(
+        "slurm.command_failed",
+        "execve",
+        r"(?P<text>(?:error:? )?execve\(\)?: .*(?:No such file or directory|Permission denied|Exec format error).*)",
+    ),
+    pattern(
         "slurm.launch_failed",
         "execve",
         r"(?P<text>(?:Slurmd could not|error:? )?execve\(\)?.*|.{0,60}could not execve job.*)",

@@ -2,6 +2,7 @@
 
 from controller.decision.assess.collectives import CODES, MISMATCH, Suspect, behind
 from controller.decision.assess.deaths import ABORTED, deaths, killed_by
+from controller.decision.assess.judges.program import NOT_COME
 from controller.decision.assess.opinion import Opinion
 from controller.decision.assess.view import View, onset
 from controller.decision.assess.words import listed, nodes_of, quoted, ranks_of, whom
@@ -63,12 +64,15 @@ def _by_numbers(view: View) -> Opinion | None:
 
 
 def _missing_in_barrier(view: View) -> Opinion | None:
-    """A monitored barrier names the ranks that did not come."""
-    found = tuple(e for e in view.of("gloo.timeout") if e.attrs.get("missing"))
-    named = {int(r) for e in found for r in str(e.attrs["missing"]).split(",") if r.isdecimal() and len(r) < 8}
-    if not named:
+    """A monitored barrier, or the flight recorder's analyser, names the ranks that did not come."""
+    barrier = tuple(e for e in view.of("gloo.timeout") if e.attrs.get("missing"))
+    named = {int(r) for e in barrier for r in str(e.attrs["missing"]).split(",") if r.isdecimal() and len(r) < 8}
+    told = tuple(e for e in view.of("collective.mismatch") if e.attrs.get("kind") in NOT_COME)
+    ranks = tuple(sorted({*named, *ranks_of(told)}))
+    if not ranks:
         return None
-    return _opinion(view, f"{whom(sorted(named), ())} did not come to a barrier", found, tuple(sorted(named)), MEDIUM)
+    what = "a barrier" if barrier else "a collective"
+    return _opinion(view, f"{whom(ranks, ())} did not come to {what}", (*barrier, *told), ranks, MEDIUM)
 
 
 def _stuck_watchdog(view: View) -> Opinion | None:

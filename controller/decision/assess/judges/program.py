@@ -11,6 +11,8 @@ from controller.decision.assess.words import listed, nodes_of, quoted, ranks_of,
 from controller.decision.assessment import HIGH, LOW, MEDIUM
 from controller.decision.evidence import Evidence
 
+# Kinds of mismatch where the calls are the same: a rank did not come, or came later. That is a hang.
+NOT_COME = ("missing", "collective_state_mismatch")
 ASSERTIONS = ("cuda.assertion", "cuda.device_assert")
 ADDRESSES = ("cuda.illegal_access", "cuda.misaligned", "cuda.launch_failed")
 # The driver's own words for a program's wild access.
@@ -28,7 +30,7 @@ def assertion(view: View) -> Opinion | None:
 
 
 def mismatch(view: View) -> Opinion | None:
-    found = view.of("collective.mismatch")
+    found = tuple(e for e in view.of("collective.mismatch") if e.attrs.get("kind") not in NOT_COME)
     return None if not found else Opinion(
         "user_code", HIGH, f"{whom(ranks_of(found), ())} called another collective than the others: {quoted(found[0])}",
         found, ranks=ranks_of(found), requeue=False, budget="user", onset=onset(found),

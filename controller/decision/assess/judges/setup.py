@@ -55,6 +55,15 @@ def _ordinal(view: View) -> Opinion | None:
     )  # fmt: skip
 
 
+def command(view: View) -> Opinion | None:
+    """The job's own command is not there or cannot be run: no other start finds it."""
+    found = view.of("slurm.command_failed")
+    return None if not found else Opinion(
+        "config", HIGH, f"the job's command cannot be run ({quoted(found[0])})", found, requeue=False, budget="user",
+        onset=onset(found), stop="the job's command cannot be run: see its path and its rights",
+    )  # fmt: skip
+
+
 def port(view: View) -> Opinion | None:
     found = view.of("port.in_use")
     if not found:

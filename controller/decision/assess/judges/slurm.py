@@ -11,9 +11,10 @@ from controller.decision.evidence import Evidence
 from controller.decision.facts import NodeFact
 
 LAUNCH_DELAY_S = 60.0
+KILL_FAILED = "kill task failed"
 # What a health check or Slurm itself writes when it takes a node out.
 UNHEALTHY = (
-    "kill task failed",
+    KILL_FAILED,
     "epilog",
     "prolog",
     "nhc",
@@ -54,7 +55,7 @@ def _preempted(view: View) -> Opinion | None:
 
 
 def _requeued(view: View) -> Opinion | None:
-    found = view.of("slurm.requeued")
+    found = view.of("slurm.requeued") or _job_state(view, "REQUEUED")
     if not found:
         return None
     return Opinion(
@@ -118,6 +119,7 @@ def unkillable(view: View) -> Opinion | None:
     texts = view.of("slurm.step_unkillable", "slurm.epilog_failed")
     facts = {view.names.canonical(n): f for n, f in view.case.node_facts.items()}
     drained = sorted(n for n, f in facts.items() if f.flags & {"DRAIN", "FAIL"} and _unhealthy(f))
+    drained = [n for n in drained if not facts[n].down or KILL_FAILED in facts[n].reason.lower()]
     accused = sorted({*nodes_of(texts), *(drained if not view.nodes else [n for n in drained if n in view.nodes])})
     if not accused or (view.case.still_training and not texts):
         return None

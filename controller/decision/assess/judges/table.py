@@ -32,6 +32,7 @@ CAUSES: tuple[Judge, ...] = (
     setup.unusable_gpus,
     program.assertion,
     memory.gpu_memory,
+    setup.command,
     setup.port,
     setup.limits,
     storage.quota,
@@ -42,8 +43,8 @@ CAUSES: tuple[Judge, ...] = (
     program.bad_address,
     storage.data,
     program.exception,
-    slurm.node_down,
     slurm.unkillable,
+    slurm.node_down,
     fabric.network,
 )
 # Where nothing of the above was found.
