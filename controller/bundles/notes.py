@@ -108,7 +108,8 @@ def _only_there(lines: list[str]) -> bool:
     changed = any(
         re.search(r"(?i)\b(?:option|flag|version|release|setting|compile|precision)\b", line) for line in lines
     )
-    return len(ill) > 1 and len(set.union(*ill)) == 1 and all(ill) and bool(well - set.union(*ill)) and not changed
+    named = {host for hosts in ill for host in hosts}
+    return len(ill) > 1 and len(named) == 1 and all(ill) and bool(well - named) and not changed
 
 
 def unreadable(bundle: Fields, key: str) -> str:
