@@ -25,6 +25,7 @@ from worker_hooks.agent.options import UsageError, parse_options
 from worker_hooks.agent.output import OutputPump
 from worker_hooks.agent.placement import PlacementError, read_placement, thread_count
 from worker_hooks.agent.ranks import RankGroup, RankProcess
+from worker_hooks.agent.remains import Remains, rank_settings
 from worker_hooks.agent.run_folder import FolderError, write_control
 from worker_hooks.agent.sign_watch import SignWatch, job_log_reader
 from worker_hooks.agent.state import AgentState
@@ -41,6 +42,8 @@ FAILED_FLUSH_S = 2.0
 SIGNAL_FLUSH_S = 1.0
 OUTPUT_S = 0.5
 SIGNS_S = 1.0
+REMAINS_S = 4.0
+SIGNAL_REMAINS_S = 2.0
 
 
 def main(argv: Sequence[str]) -> int:
@@ -125,6 +128,7 @@ class Agent:
         for rank in self._failed:
             self._telemetry.event("rank_log", rank, tail=pump.tails[rank].text())
         self._signs.finish(SIGNS_S)
+        self._tell_remains(verdict)
         if verdict.lingers:
             self._linger()
         self._finish(verdict)
@@ -148,10 +152,12 @@ class Agent:
             accepted = len(launch.generation.accepted)
             self._telemetry.event("generation_minted", accepted=accepted, world_size=launch.plan.world)
         for local_rank in range(launch.plan.local):
+            rank = launch.plan.first + local_rank
+            own = extra | rank_settings(launch.environ, launch.folder, rank)
             environ = attempt.rank_environment(
-                launch.environ, launch.placement, launch.plan, launch.generation, local_rank, extra
+                launch.environ, launch.placement, launch.plan, launch.generation, local_rank, own
             )
-            started = self._group.start(launch.plan.first + local_rank, launch.options.program, environ, time.time())
+            started = self._group.start(rank, launch.options.program, environ, time.time())
             if started.end is not None:
                 self._say(f"{launch.options.program[0]} cannot be run (exit code {started.end.code})")
                 self._said_end(started)
@@ -208,6 +214,15 @@ class Agent:
         grace = 0.0 if superseded else self._launch.options.teardown_grace_s
         for rank in self._group.tear_down(grace, self._wakeup.wait):
             self._said_end(rank, torn_down=True)
+
+    def _tell_remains(self, verdict: Verdict) -> None:
+        """What a failed attempt's ranks left behind. One that Slurm ends has less time for it."""
+        if verdict.exit_code in (exit_codes.FINISHED, exit_codes.SUPERSEDED):
+            return
+        node, telemetry = self._launch.placement.node, self._telemetry
+        remains = Remains(self._launch.folder, node, telemetry.sign, telemetry.event, self._say)
+        limit_s = REMAINS_S if self._wakeup.got_signal is None else SIGNAL_REMAINS_S
+        remains.tell([rank.rank for rank in self._group.ranks], self._failed, limit_s)
 
     def _linger(self) -> None:
         """Stay for probes while the controller answers (the reason is in `decide`)."""
