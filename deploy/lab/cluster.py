@@ -8,7 +8,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from deploy.lab import accounting, daemons, filler, full_files, kernel_log, making, network, processes, slurm, switches
+from deploy.lab import (
+    accounting,
+    daemons,
+    filler,
+    full_files,
+    kernel_log,
+    live,
+    making,
+    network,
+    processes,
+    sensors,
+    slurm,
+    switches,
+)
 from deploy.lab.errors import LabError
 from deploy.lab.running import wait_for
 from deploy.lab.state import Node, State, load, locked, read
@@ -173,6 +186,15 @@ class Lab:
         with self._changing() as state:
             return kernel_log.xid(state.node(which), code, gpu=gpu, pid=pid, name=name)
 
+    def start_sensor(self, which: str | int, url: str, token: str) -> None:
+        """The real node sensor of that node, reading `node.kernel_log` alone; it ends with the node."""
+        with self._changing() as state:
+            sensors.start(state, state.node(which), url, token)
+
+    def stop_sensor(self, which: str | int) -> None:
+        with self._changing() as state:
+            sensors.stop(state, state.node(which))
+
     def fill(self, jobs: int = 4, *, seconds: int = 20) -> None:
         """From now on the other user has `jobs` jobs waiting, each for a whole node and `seconds` long."""
         with self._changing() as state:
@@ -218,22 +240,7 @@ class Lab:
     def status(self) -> dict[str, Any]:
         """The state file's content and, under `live`, what is true at this moment."""
         self.state = state = read(self.dir)
-        ports = network.links(state) if state.network else {}
-        states = self.node_states()
-        live_nodes = {
-            node.name: {
-                "slurm_state": states.get(node.name, "unknown"),
-                "slurmd": processes.is_alive(node.slurmd),
-                "processes": len(processes.on_node(state, node)),
-                "management_up": ports.get(node.port_management, True),
-                "training_up": ports.get(node.port_training, True),
-            }
-            for node in state.nodes
-        }
-        expected = {**state.daemons, **({"filler": state.filler} if state.filler else {})}
-        alive = {name: processes.is_alive(process) for name, process in expected.items()}
-        live = {"slurm_answers": bool(states), "controller_up": ports.get("host", True), "daemons": alive}
-        return {**state.as_json(), "live": {**live, "nodes": live_nodes}}
+        return {**state.as_json(), "live": live.seen(state)}
 
     def _repair(self) -> None:
         for name in self.state.daemons:
@@ -248,6 +255,8 @@ class Lab:
         for node in self.nodes:
             self.restore(node.name)
             kernel_log.clear(node)
+            with self._changing() as state:
+                sensors.forget(state, state.node(node.name))
 
     def _thaw(self, name: str) -> None:
         with self._changing() as state:

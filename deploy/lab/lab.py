@@ -85,6 +85,12 @@ def _add_circumstances(command: Callable[..., argparse.ArgumentParser]) -> None:
     xid.add_argument("code", help="the Xid, for example 79")
     xid.add_argument("--gpu", type=int, default=0, help="which of the node's GPUs (default: 0)")
     xid.add_argument("--pid", type=int, help="the process that the line names (default: none)")
+    sensor = command("sensor", _sensor, "the node sensor runs on a node, reading its kernel log")
+    sensor.add_argument("node", help="name or number: gpu2 or 2")
+    what = sensor.add_mutually_exclusive_group(required=True)
+    what.add_argument("--stop", action="store_true", help="end it")
+    what.add_argument("--url", help="the controller, as the nodes reach it")
+    sensor.add_argument("--token-file", type=Path, help="the node's token, as `create_sensor_token` printed it")
     fill = command("fill", _fill, "another user's jobs wait for every node, from now on")
     fill.add_argument("--jobs", type=int, default=4, help="how many wait at any time (default: 4)")
     fill.add_argument("--seconds", type=int, default=20, help="how long each of them runs (default: 20)")
@@ -122,6 +128,21 @@ def _up(arguments: argparse.Namespace) -> None:
 
 def _xid(arguments: argparse.Namespace) -> None:
     print(_lab(arguments).xid(arguments.node, arguments.code, gpu=arguments.gpu, pid=arguments.pid))
+
+
+def _sensor(arguments: argparse.Namespace) -> None:
+    if arguments.stop:
+        _lab(arguments).stop_sensor(arguments.node)
+        return
+    if arguments.token_file is None:
+        raise LabError("sensor --url needs --token-file")
+    try:
+        words = arguments.token_file.read_text().split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise LabError(f"{arguments.token_file}: {error}") from None
+    if not words:
+        raise LabError(f"{arguments.token_file}: no token in it")
+    _lab(arguments).start_sensor(arguments.node, arguments.url, words[-1])
 
 
 def _fill(arguments: argparse.Namespace) -> None:

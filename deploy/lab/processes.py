@@ -181,7 +181,7 @@ def _recorded(state: State) -> list[Process]:
     return [
         *state.daemons.values(),
         *([state.filler] if state.filler else []),
-        *(node.slurmd for node in state.nodes if node.slurmd),
+        *(daemon for node in state.nodes for daemon in (node.slurmd, node.sensor) if daemon),
     ]
 
 

@@ -47,6 +47,7 @@ class Node:
     boot_id: str = ""  # what the node's processes read as the kernel's
     host_died: bool = False  # the next slurmd reports a reboot
     slurmd: Process | None = None
+    sensor: Process | None = None
 
 
 @dataclass
@@ -131,7 +132,9 @@ def load(directory: Path) -> State | None:
     if raw.get("format") != FORMAT:
         raise LabError(f"{directory}/lab.json: format {raw.get('format')!r}, this lab.py reads {FORMAT}")
     known = {name: raw[name] for name in State.__dataclass_fields__ if name in raw}
-    known["nodes"] = [Node(**{**n, "slurmd": _process(n["slurmd"])}) for n in raw["nodes"]]
+    known["nodes"] = [
+        Node(**{**n, "slurmd": _process(n["slurmd"]), "sensor": _process(n.get("sensor"))}) for n in raw["nodes"]
+    ]
     known["network"] = Network(**raw["network"]) if raw["network"] else None
     known["up"] = _process(raw["up"])
     known["filler"] = _process(raw.get("filler"))
