@@ -63,9 +63,15 @@ def test_a_follower_without_a_leader_gives_up(run: Stage) -> None:
 
 def test_a_waiting_follower_hears_sigterm(run: Stage) -> None:
     agent = run.start(environ=run.environ("gpu2", 1, 2))
-    time.sleep(0.5)
+    until(lambda: catches(agent.pid, signal.SIGTERM))
     agent.send_signal(signal.SIGTERM)
     assert run.end(agent)[0] == 1
+
+
+def catches(pid: int, number: int) -> bool:
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    caught = next(int(line.split()[1], 16) for line in lines if line.startswith("SigCgt"))
+    return bool(caught >> (number - 1) & 1)
 
 
 def test_nodes_with_different_numbers_of_ranks_are_refused(run: Stage) -> None:
