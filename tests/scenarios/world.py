@@ -58,18 +58,24 @@ class World:
     resume_step: int = 90
     auto_resume: bool = True
     swept: list[Swept] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.slurm = FakeSlurm(lambda: aware(self.now), options=FakeOptions(too_quick_start=1.5))
         self.port = self.slurm
-        for index, name in enumerate(NODES):
-            self.slurm.add_nodes(name, address=f"10.77.0.{index + 1}", port=PORT)
+        self.add_nodes(len(NODES))
 
     # --- what tests set up
 
-    def start(self, **job: Any) -> TrainingJob:
-        """A training job on gpu1 and gpu2, training at step 100, watched for a while."""
-        self.job_id = self.slurm.submit(num_nodes=2, **job)
+    def add_nodes(self, count: int) -> None:
+        """So many nodes in all: gpu1, gpu2 and so on."""
+        for index in range(len(self.names), count):
+            self.names.append(f"gpu{index + 1}")
+            self.slurm.add_nodes(self.names[-1], address=f"10.77.0.{index + 1}", port=PORT)
+
+    def start(self, num_nodes: int = 2, **job: Any) -> TrainingJob:
+        """A training job on gpu1 and gpu2 (and on), training at step 100, watched for a while."""
+        self.job_id = self.slurm.submit(num_nodes=num_nodes, **job)
         self.slurm.tick()
         cluster = Cluster.objects.get_or_create(name="fake")[0]
         row = TrainingJob.objects.create(
@@ -222,7 +228,7 @@ class World:
         newest.save()
 
     def probe(self, targets: Sequence[Target], limit_s: float) -> list[Outcome]:
-        names = {f"10.77.0.{index + 1}": name for index, name in enumerate(NODES)}
+        names = {f"10.77.0.{index + 1}": name for index, name in enumerate(self.names)}
         seen = [self._seen(names[t.address], controller=True) for t in targets]
         self.now += limit_s if "timeout" in seen else 0.01
         return seen

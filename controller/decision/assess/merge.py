@@ -1,13 +1,14 @@
 """From opinions to the assessment: which one is the job's verdict, and what no judge may decide alone.
 
-- a node is drained on the job's own word only where the policy trusts it; otherwise it is withheld, and excluded;
+- a node is drained on the job's own word only where the policy trusts it, or an independent job said so of it before;
+  otherwise it is withheld, and excluded;
 - a node that is out already is not drained again;
 - a finished run is not requeued; nor is one that still trains."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from controller.decision.assess.judges.history import seen_before
+from controller.decision.assess.judges.history import by_another_job, seen_before
 from controller.decision.assess.judges.table import CAUSES, ENDINGS, MACHINES, SOFT
 from controller.decision.assess.opinion import ALREADY_OUT, Charge, Opinion
 from controller.decision.assess.roles import CLEARS, cascades, weight
@@ -62,7 +63,8 @@ def merged(view: View, found: Sequence[Opinion]) -> Assessment:
     charges = _charges(found)
     drain, withheld, actions = _drains(view, charges)
     exclude = tuple(sorted(n for n, charge in charges.items() if charge.exclude or charge.drain))
-    proof = _ids(e for opinion in found for e in opinion.proof)
+    agreed = (e for node in drain for e in by_another_job(view, node))
+    proof = _ids((*(e for opinion in found for e in opinion.proof), *agreed))
     told = set(proof)
     return Assessment(
         verdict=lead.verdict,
@@ -120,11 +122,16 @@ def _drains(view: View, charges: dict[str, Charge]) -> tuple[tuple[str, ...], tu
             actions[node] = "already drained; keep its reason, do not overwrite"
         elif fact is not None and fact.down:
             actions[node] = "already DOWN; add our reason only if Slurm has none"
-        elif view.case.trusted or any(independent(e, view.case.run_id) for e in charge.by):
+        elif view.case.trusted or _not_alone(view, charge):
             drain.append(node)
         else:
             withheld.append(node)
     return tuple(drain), tuple(withheld), actions
+
+
+def _not_alone(view: View, charge: Charge) -> bool:
+    """Whether anybody but this job's own processes accuses the node."""
+    return bool(by_another_job(view, charge.node)) or any(independent(e, view.case.run_id) for e in charge.by)
 
 
 def _union(groups: Iterable[Sequence[str]]) -> tuple[str, ...]:

@@ -11,10 +11,8 @@ def seen_before(view: View) -> Opinion | None:
     """Hard errors only: a program's errors follow the program."""
     by_node: dict[str, tuple[Evidence, ...]] = {}
     for item in view.of("history.error"):
-        row = view.knowledge.of(str(item.attrs.get("of", "")))
         ours = not view.nodes or item.node in view.nodes
-        hard = row is not None and row.weight == "hard" and row.verdict in ("gpu_hardware", "node_failure")
-        if item.node and ours and hard:
+        if item.node and ours and _hard(view, item):
             by_node[item.node] = (*by_node.get(item.node, ()), item)
     if not by_node:
         return None
@@ -29,6 +27,22 @@ def seen_before(view: View) -> Opinion | None:
         notes=(f"keep later jobs away from {listed(told)} until it is cleared",),
         per_node={n: NodeView("gpu_hardware", n in often, True) for n in told},
     )  # fmt: skip
+
+
+def by_another_job(view: View, node: str) -> tuple[Evidence, ...]:
+    """What an independent job said of this node's hardware before: a second voice beside this job's own. What this job
+    said itself in an earlier attempt is none."""
+    own = view.case.run_id
+    return tuple(
+        e
+        for e in view.of("history.error")
+        if own and e.node == node and e.attrs.get("job", own) != own and _hard(view, e)
+    )
+
+
+def _hard(view: View, item: Evidence) -> bool:
+    row = view.knowledge.of(str(item.attrs.get("of", "")))
+    return row is not None and row.weight == "hard" and row.verdict in ("gpu_hardware", "node_failure")
 
 
 def _jobs(items: tuple[Evidence, ...]) -> set[object]:
