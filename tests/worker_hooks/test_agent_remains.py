@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.worker_hooks.agent_stage import Stage, stage
+from tests.worker_hooks.agent_stage import Stage, stage, until
 from worker_hooks.agent import remains
 from worker_hooks.agent.remains import MOST_GROUPS, Remains, error_text, rank_settings
 from worker_hooks.signs.sign import Sign
@@ -26,6 +26,7 @@ NAMES = [
     "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
     "TORCH_NCCL_DUMP_ON_TIMEOUT",
 ]
+TOLD = [("collective.state", "flight_recorder"), ("python.exception", "torchrun")]
 # Every rank writes its dump and says so; rank 0 then fails, the others wait to be ended.
 RANK = """
 import json, os, sys, time
@@ -142,6 +143,27 @@ def test_a_run_that_finishes_tells_of_no_dump(run: Stage) -> None:
     leave = f"dump.write_bytes({dump(group(3, waits=True))!r}); sys.exit(0)"
     assert run.end(run.start(program=python(leave)))[0] == 0
     assert signs(run, "collective.state") == []
+
+
+def test_what_was_left_under_a_killed_agent_is_told_by_the_next_one_in_its_name(run: Stage) -> None:
+    error = json.dumps({"message": {"message": "ValueError: labels of shape 3"}})
+    leave = f"Path(os.environ['TORCHELASTIC_ERROR_FILE']).write_text({error!r})\n"
+    leave += f"dump.write_bytes({dump(group(3, waits=True))!r}); (folder / ('left-' + rank)).touch(); time.sleep(60)"
+    agent = run.start("--ranks", "2", program=python(leave))
+    until(lambda: len(list(run.folder.glob("tmp/*/*/left-*"))) == 2 and run.controller.events("rank_started"))
+    agent.kill()
+    agent.wait(timeout=10)
+    assert signs(run, "collective.state") == []
+    run.start(environ=run.environ(restart=1), end="hang")
+    until(lambda: len(told_of(run, 1)) >= 4)
+    assert sorted(told_of(run, 1)) == [(code, source, rank) for code, source in TOLD for rank in (0, 1)]
+    assert [path.name.split(".")[1] for path in run.folder.glob("tmp/*/*")] == ["g2"]
+
+
+def told_of(run: Stage, generation: int) -> list[tuple[str, str, int]]:
+    messages = [message for message in list(run.controller.messages) if message["generation"] == generation]
+    records = {record["seq"]: record for message in messages for record in message["records"]}
+    return [(r["code"], r["source"], r["rank"]) for r in records.values() if r["kind"] == "sign"]
 
 
 # --- the pieces -------------------------------------------------------------------------------------------------

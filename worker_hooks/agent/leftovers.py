@@ -1,4 +1,4 @@
-"""What dead agents left behind: unsent spools, and event files that nobody read to the end.
+"""What dead agents left behind: unsent spools, event files that nobody read to the end, and what their ranks left.
 
 An agent answers for its own node. The leading agent answers also for nodes that are no longer in the job.
 A run folder is locked by its living agent; the lock goes with the process, so a free one belongs to the dead.
@@ -9,17 +9,20 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from worker_hooks.agent.remains import Remains, ranks_in
 from worker_hooks.agent.reporter import Replay
 from worker_hooks.agent.run_folder import EventTail
+from worker_hooks.agent.sign_record import sign_draft
 from worker_hooks.agent.spool import Spool
-from worker_hooks.agent.spool_file import read_spool
+from worker_hooks.agent.spool_file import Draft, read_spool
 from worker_hooks.protocol.messages import AgentInfo, JobRef, Message, MessageError, Reader
 
+REMAINS_S = 4.0
 _SPOOL_NAME = re.compile(r"(?P<node>.+)\.g(?P<generation>\d+)\.jsonl")
 
 
@@ -51,15 +54,16 @@ def lock_folder(folder: Path) -> int | None:
     return descriptor
 
 
-def harvest(parent: Path, spools: Path, run_id: str, node: str, generation: int) -> None:
-    """Move the unread rest of this node's older event files into their spools, and remove those folders."""
+def harvest(parent: Path, spools: Path, run_id: str, node: str, generation: int, say: Callable[[str], None]) -> None:
+    """Move the unread rest of this node's older event files into their spools, with the signs of what those ranks left
+    behind, and remove those folders."""
     pattern = re.compile(re.escape(run_id) + r"\.g(\d+)\." + re.escape(node))
     for folder in _entries(parent):
         match = pattern.fullmatch(folder.name)
         if match is None or int(match[1]) >= generation:
             continue
         with _dead(folder) as dead:
-            if dead and _harvest_folder(folder, spool_path(spools, node, int(match[1]))):
+            if dead and _harvest_folder(folder, spool_path(spools, node, int(match[1])), node, say):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -112,7 +116,7 @@ def _message(header: Reader) -> Message:
     )
 
 
-def _harvest_folder(folder: Path, path: Path) -> bool:
+def _harvest_folder(folder: Path, path: Path, node: str, say: Callable[[str], None]) -> bool:
     """False leaves everything as it is. Without a spool file nothing says how far its agent had come."""
     try:
         header = read_spool(path).header
@@ -124,7 +128,23 @@ def _harvest_folder(folder: Path, path: Path) -> bool:
     tail = EventTail(folder, dict(spool.tailed))
     while drafts := tail.read():
         spool.append(drafts, tail.offsets)
+    spool.append(_remains(folder, node, say))
     return spool.close()
+
+
+def _remains(folder: Path, node: str, say: Callable[[str], None]) -> list[Draft]:
+    """Nobody knows any more which ranks failed: every error file is read. A sign that its agent had told before it died
+    comes again just the same, and is one piece of evidence."""
+    drafts: list[Draft] = []
+
+    def report(name: str, rank: int | None = None, urgent: bool = False, **data: int) -> None:
+        drafts.append(Draft("event", time.time(), {"name": name, "rank": rank, "data": data}))
+
+    remains = Remains(folder, node, lambda sign: drafts.append(sign_draft(sign, node)), report, say)
+    with suppress(OSError):
+        ranks = ranks_in(folder)
+        remains.tell(ranks, ranks, REMAINS_S)
+    return drafts
 
 
 @contextmanager

@@ -7,6 +7,7 @@ ranks are read: what the user sent elsewhere is the user's.
 
 import json
 import os
+import re
 import stat
 import threading
 import time
@@ -23,6 +24,8 @@ ERROR_BYTES = 4 << 20
 ERROR_LINES, ERROR_CHARS = 200, 65536
 DUMP_BYTES = 32 << 20
 MOST_GROUPS = 64  # process groups of one rank
+MOST_RANKS = 256  # of a node
+_NAME = re.compile(r"(?:error-(\d{1,7})\.json|fr-dump_(\d{1,7}))")
 
 
 class Report(Protocol):
@@ -49,6 +52,12 @@ def rank_settings(environ: Mapping[str, str], folder: Path, rank: int) -> dict[s
         (("TORCH_NCCL_DUMP_ON_TIMEOUT",), "1"),
     )
     return {name: value for names, value in wanted if not any(name in environ for name in names) for name in names}
+
+
+def ranks_in(folder: Path) -> list[int]:
+    """Whose remains are there. Raises OSError."""
+    found = (_NAME.fullmatch(path.name) for path in folder.iterdir())
+    return sorted({int(match[1] or match[2]) for match in found if match is not None})[:MOST_RANKS]
 
 
 class Remains:

@@ -90,7 +90,7 @@ class Telemetry:
         """On the collector's thread: it reads and writes the checkpoint root."""
         launch, generation = self._launch, self._state.generation
         node, run_id = launch.placement.node, self._state.run_id
-        leftovers.harvest(launch.folder.parent, self._spools, run_id, node, generation)
+        leftovers.harvest(launch.folder.parent, self._spools, run_id, node, generation, self._say)
         if self._reporter is not None:
             nodes = frozenset(launch.generation.nodes)
             self._reporter.replays += leftovers.find_replays(
