@@ -5,17 +5,14 @@ as a process that died. Answered is what came before a hold of the node, or befo
 what a reboot has ended.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
+from controller.decision.assess import gpus, law
+from controller.decision.assess.roles import HARD, weight_by
 from controller.decision.evidence import SENSOR, Evidence
 from controller.decision.facts import NodeFact, SubjectFacts
 from controller.decision.findings import MANY_NODES, NODE_SIGN, Finding, clue_of
 from controller.decision.policy import Policy
-
-# More nodes than this at once, and at least half of the job's: what joins them has failed.
-FEW_NODES = 2
-# Signs of one device; on a shared node it may be another job's.
-DEVICES = frozenset({"xid", "gpu", "pcie"})
 
 
 def hard_sign(subject: SubjectFacts, now: float, policy: Policy) -> Finding | None:
@@ -26,14 +23,14 @@ def hard_sign(subject: SubjectFacts, now: float, policy: Policy) -> Finding | No
     found = [e for e in unanswered(subject, attempt.nodes, policy) if _settled(e, now, policy)]
     if not found:
         return None
-    names = tuple(sorted({e.node for e in found if e.node is not None}))
-    many = len(names) > FEW_NODES and 2 * len(names) >= len(attempt.nodes)
+    by_node = _by_node(found)
+    many = law.many_of(len(attempt.nodes), by_node)
     said = "; ".join(f"{e.node}: {meaning_of(e, policy)}" for e in found[:3])
     first = min((e.at for e in found if e.at is not None), default=now)
     return Finding(
         MANY_NODES if many else NODE_SIGN,
         said,
-        suspects=names,
+        suspects=tuple(sorted(by_node)),
         clues=tuple(clue_of(e, "accuses", now) for e in found),
         fault_at=first,
     )
@@ -47,13 +44,13 @@ def late_signs(subject: SubjectFacts, policy: Policy) -> tuple[Evidence, ...]:
     here = set(attempt.nodes) if attempt is not None and not subject.requeued_since else set()
     left = [name for name in fault.nodes if name not in here]
     late = tuple(e for e in unanswered(subject, left, policy) if (e.received_at or 0.0) > fault.detected_at)
-    names = {e.node for e in late}
-    return () if len(names) > FEW_NODES and 2 * len(names) >= len(fault.nodes) else late
+    return () if law.many_of(len(fault.nodes), _by_node(late)) else late
 
 
 def unanswered(subject: SubjectFacts, names: Collection[str], policy: Policy) -> tuple[Evidence, ...]:
-    """Hard signs of sensors about these nodes, newest first as the facts have them."""
-    return tuple(e for e in subject.evidence if e.node in names and _hard(e, policy) and _is_open(subject, e))
+    """Hard signs of sensors about these nodes, newest first as the facts have them; not those of other jobs' GPUs."""
+    own, _ = gpus.split(subject.evidence, subject.gpus)
+    return tuple(e for e in own if e.node in names and _hard(e, policy) and _is_open(subject, e))
 
 
 def meaning_of(piece: Evidence, policy: Policy) -> str:
@@ -61,16 +58,23 @@ def meaning_of(piece: Evidence, policy: Policy) -> str:
     return row.text if row is not None and row.text else piece.raw[:120]
 
 
+def _by_node(pieces: Iterable[Evidence]) -> dict[str, tuple[Evidence, ...]]:
+    found: dict[str, tuple[Evidence, ...]] = {}
+    for piece in pieces:
+        if piece.node is not None:
+            found[piece.node] = (*found.get(piece.node, ()), piece)
+    return found
+
+
 def _hard(piece: Evidence, policy: Policy) -> bool:
     row = policy.knowledge.of(piece.code)
-    if piece.attrs.get("fatal") is False:  # links log many errors that they mend; these lines say which are which
-        return False
-    return piece.origin == SENSOR and row is not None and row.weight == "hard" and row.about == "node"
+    about_node = row is not None and row.about == "node"
+    return piece.origin == SENSOR and about_node and weight_by(policy.knowledge, piece) == HARD
 
 
 def _is_open(subject: SubjectFacts, piece: Evidence) -> bool:
     node = subject.nodes.get(piece.node or "")
-    if node is None or node.hold_state is not None or _of_another_job(subject, piece):
+    if node is None or node.hold_state is not None:
         return False
     return not _answered(node, piece) and not _rebooted_since(node, piece)
 
@@ -82,11 +86,6 @@ def _answered(node: NodeFact, piece: Evidence) -> bool:
 
 def _rebooted_since(node: NodeFact, piece: Evidence) -> bool:
     return node.boot_at is not None and piece.at is not None and node.boot_at > piece.at
-
-
-def _of_another_job(subject: SubjectFacts, piece: Evidence) -> bool:
-    held, uuid = subject.gpus.get(piece.node or ""), piece.attrs.get("gpu_uuid")
-    return bool(held) and isinstance(uuid, str) and piece.family in DEVICES and uuid not in (held or ())
 
 
 def _settled(piece: Evidence, now: float, policy: Policy) -> bool:

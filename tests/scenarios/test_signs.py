@@ -1,5 +1,7 @@
 """Signs of sensors and jobs, end to end: what holds a node, what only tells, and what nobody is blamed for."""
 
+from typing import Any
+
 import pytest
 
 from controller.clock import aware
@@ -49,6 +51,50 @@ def test_a_row_remap_is_no_reason_to_do_anything(world: World) -> None:
     world.sense("gpu2", XID_63)
     world.run(10)
     assert Incident.objects.count() == 0 and world.slurm_job().restarts == 0
+
+
+@pytest.mark.parametrize(
+    "sign",
+    [
+        {"code": "gpu.missing", "layer": "gpu", "source": "nvml", "attrs": {"expected": 8, "found": 8}},
+        {"code": "xid.145", "attrs": {"number": 145, "fatal": False}},
+        {"code": "xid.145", "attrs": {"number": 145}},
+        {"code": "sxid.20034", "attrs": {"number": 20034}},
+        {"code": "xid.154", "attrs": {"number": 154, "recovery": "None"}},
+    ],
+    ids=["all there", "mended", "no word of fatal", "switch, no word of fatal", "nothing to do"],
+)
+def test_what_the_line_itself_takes_back_holds_nothing(world: World, sign: dict[str, Any]) -> None:
+    world.start()
+    world.sense("gpu2", sign)
+    world.run(10)
+    assert Incident.objects.count() == 0 and held() == []
+
+
+@pytest.mark.parametrize(
+    "sign",
+    [
+        {"code": "gpu.missing", "layer": "gpu", "source": "nvml", "attrs": {"expected": 8, "found": 7}},
+        {"code": "sxid.20034", "attrs": {"number": 20034, "fatal": True}},
+        {"code": "xid.154", "attrs": {"number": 154, "recovery": "Node Reboot Required"}},
+    ],
+    ids=["one is gone", "fatal", "reboot"],
+)
+def test_what_the_line_itself_makes_hard_holds(world: World, sign: dict[str, Any]) -> None:
+    world.start()
+    world.sense("gpu2", sign)
+    world.run(14)
+    assert held() == ["gpu2"] and world.slurm_job().restarts == 1
+
+
+def test_the_same_on_three_nodes_at_once_holds_none_of_them(world: World) -> None:
+    world.add_nodes(8)
+    world.start(num_nodes=4)
+    for node in ("gpu1", "gpu2", "gpu3"):
+        world.sense(node, XID_79)
+    world.run(14)
+    assert world.incident().cause == "many_nodes" and held() == []
+    assert world.slurm_job().excluded == ["gpu1", "gpu2", "gpu3"]
 
 
 def test_a_readers_own_failure_is_nothing_against_its_node(world: World) -> None:

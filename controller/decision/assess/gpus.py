@@ -11,8 +11,8 @@ DEVICE_FAMILIES = frozenset({"xid", "gpu", "pcie"})
 def split(
     items: Sequence[Evidence], held: Mapping[str, frozenset[str]]
 ) -> tuple[tuple[Evidence, ...], tuple[Evidence, ...]]:
-    """-> (about this job, about GPUs that it does not hold). `held`: node to the UUIDs that the job holds there; what
-    is not known to be another job's is this job's."""
+    """-> (about this job, about GPUs that it does not hold). `held`: node to the UUIDs that the job holds there, none
+    where that is unknown; what is not known to be another job's is this job's."""
     uuids = _uuid_by_pci(items)
     theirs = [_of_others(item, uuids, held) for item in items]
     mine = tuple(item for item, other in zip(items, theirs, strict=True) if not other)
@@ -44,7 +44,7 @@ def _uuid_by_pci(items: Iterable[Evidence]) -> dict[tuple[str | None, str], str]
 
 def _of_others(item: Evidence, uuids: Mapping[tuple[str | None, str], str], held: Mapping[str, frozenset[str]]) -> bool:
     mine = held.get(item.node) if item.node is not None else None
-    if mine is None or item.family not in DEVICE_FAMILIES:
+    if not mine or item.family not in DEVICE_FAMILIES:
         return False
     uuid = str(item.attrs.get("gpu_uuid") or uuids.get((item.node, pci_of(item)), ""))
     if not uuid:

@@ -1,7 +1,7 @@
 """What a drain needs: one hard code, two independent layers, three independent reporters that name one node, or a
 failure of one node that its equals do not share. Nothing else asks for one."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from controller.decision.assess.roles import WEAK, weight
 from controller.decision.assess.view import View, before, onset
@@ -28,9 +28,14 @@ def two_layers(view: View, accusing: Iterable[Evidence]) -> bool:
     return len(layers) >= 2 and any(weight(view, item) != WEAK for item in against)
 
 
-def many_at_once(view: View, by_node: dict[str, tuple[Evidence, ...]]) -> bool:
+def many_at_once(view: View, by_node: Mapping[str, Sequence[Evidence]]) -> bool:
     """Many nodes with the same job at the same moment are one incident of the job, or of what joins them."""
-    if len(by_node) <= FEW_NODES or 2 * len(by_node) < len(view.nodes):
+    return many_of(len(view.nodes), by_node)
+
+
+def many_of(nodes: int, by_node: Mapping[str, Sequence[Evidence]]) -> bool:
+    """The same for a job of so many nodes."""
+    if len(by_node) <= FEW_NODES or 2 * len(by_node) < nodes:
         return False
     begins = [onset(items) for items in by_node.values()]
     known = [at for at in begins if at is not None]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from controller.decision.assess.view import View
 from controller.decision.evidence import Evidence
+from controller.decision.meanings import Knowledge
 
 HARD, STRONG, WEAK, CASCADE, CLEARS, CONTEXT = "hard", "strong", "weak", "cascade", "clears", "context"
 IB_FLUSHED = 5  # IBV_WC_WR_FLUSH_ERR: what was still queued when the connection broke
@@ -25,7 +26,12 @@ Circumstance = Callable[[Evidence, str], str]
 
 def weight(view: View, item: Evidence) -> str:
     """One of `meanings.WEIGHTS`; what nobody knows the meaning of is context."""
-    row = view.row(item)
+    return weight_by(view.knowledge, item)
+
+
+def weight_by(knowledge: Knowledge, item: Evidence) -> str:
+    """The same where there is no view."""
+    row = knowledge.of(item.code)
     if row is None:
         return CONTEXT
     special = _SPECIAL.get(item.code) or _SPECIAL.get(item.family)
