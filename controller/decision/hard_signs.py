@@ -20,8 +20,8 @@ def hard_sign(subject: SubjectFacts, now: float, policy: Policy) -> Finding | No
     attempt = subject.live_attempt
     if attempt is None or attempt.finished or subject.requeued_since or subject.slurm is None:
         return None
-    found = [e for e in unanswered(subject, attempt.nodes, policy) if _settled(e, now, policy)]
-    if not found:
+    found = unanswered(subject, attempt.nodes, policy)
+    if not any(_settled(e, now, policy) for e in found):
         return None
     by_node = _by_node(found)
     many = law.many_of(len(attempt.nodes), by_node)

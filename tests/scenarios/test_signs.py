@@ -90,8 +90,10 @@ def test_what_the_line_itself_makes_hard_holds(world: World, sign: dict[str, Any
 def test_the_same_on_three_nodes_at_once_holds_none_of_them(world: World) -> None:
     world.add_nodes(8)
     world.start(num_nodes=4)
-    for node in ("gpu1", "gpu2", "gpu3"):
-        world.sense(node, XID_79)
+    world.sense("gpu1", XID_79)
+    world.sense("gpu2", XID_79)
+    world.run(1)
+    world.sense("gpu3", XID_79)  # its sensor's round was a moment later
     world.run(14)
     assert world.incident().cause == "many_nodes" and held() == []
     assert world.slurm_job().excluded == ["gpu1", "gpu2", "gpu3"]
