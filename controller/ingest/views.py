@@ -1,22 +1,17 @@
 """`POST /api/v1/ingest` (docs/formats.md, section 5)."""
 
-import logging
-
 import msgspec
-from django.db import DatabaseError, DataError
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
 from controller import clock
-from controller.api.answers import Refused, json_answer, refusal, unavailable
+from controller.api.answers import Refused
 from controller.api.bodies import decode_json, read_body
 from controller.ingest.auth import bearer_digest, training_job_of
+from controller.ingest.door import answered
 from controller.ingest.receive import Received, receive
-from controller.ingest.waking import WAKER
-from worker_hooks.protocol.messages import MessageError, decode_message, encode_answer
-
-log = logging.getLogger(__name__)
+from worker_hooks.protocol.messages import MessageError, decode_message
 
 
 class _Envelope(msgspec.Struct):
@@ -31,20 +26,7 @@ _envelope = msgspec.json.Decoder(_Envelope)
 @csrf_exempt
 @require_POST
 def ingest(request: HttpRequest) -> HttpResponse:
-    try:
-        received = _ingest(request)
-    except Refused as refused:
-        return refusal(refused)
-    except MessageError as error:
-        return json_answer({"what": error.what, "where": error.where}, 400)
-    except DataError as error:
-        return json_answer({"what": f"a value fits no column: {error}"[:500], "where": "records"}, 400)
-    except DatabaseError as error:
-        log.warning("a message was not committed: %s", error)
-        return unavailable("the database did not commit")
-    if received.wake:
-        WAKER.leave_note()
-    return json_answer(encode_answer(received.answer), 409 if received.only_superseded else 200)
+    return answered(request, _ingest)
 
 
 def _ingest(request: HttpRequest) -> Received:

@@ -21,7 +21,7 @@ def quiet_world(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The controller's clock stands at NOW; wakes are written down instead of sent."""
     wakes: list[str] = []
     monkeypatch.setattr("controller.ingest.views.clock.now", lambda: NOW)
-    monkeypatch.setattr("controller.ingest.views.WAKER.leave_note", lambda: wakes.append("wake"))
+    monkeypatch.setattr("controller.ingest.door.WAKER.leave_note", lambda: wakes.append("wake"))
     return wakes
 
 

@@ -18,7 +18,7 @@ CLOCK = [b.T0 + 101.0]
 def quiet_world(monkeypatch: pytest.MonkeyPatch) -> None:
     CLOCK[0] = b.T0 + 101.0
     monkeypatch.setattr("controller.ingest.views.clock.now", lambda: CLOCK[0])
-    monkeypatch.setattr("controller.ingest.views.WAKER.leave_note", lambda: None)
+    monkeypatch.setattr("controller.ingest.door.WAKER.leave_note", lambda: None)
 
 
 def post(after_s: float = 0.0, **keys: Any) -> AgentReport:

@@ -18,7 +18,7 @@ LIMIT_S = 60.0
 
 @pytest.fixture(autouse=True)
 def no_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.ingest.views.WAKER.leave_note", lambda: None)
+    monkeypatch.setattr("controller.ingest.door.WAKER.leave_note", lambda: None)
 
 
 def at_once(*calls: Callable[[], Any]) -> list[Any]:

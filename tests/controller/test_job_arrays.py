@@ -22,7 +22,7 @@ OTHER = "tj-000000000002"
 
 @pytest.fixture(autouse=True)
 def no_wake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.ingest.views.WAKER.leave_note", lambda: None)
+    monkeypatch.setattr("controller.ingest.door.WAKER.leave_note", lambda: None)
 
 
 def registered(tasks: str = "0-9%2", **columns: Any) -> JobArray:

@@ -144,7 +144,7 @@ def test_which_cluster(settings: Any) -> None:
 
 
 def test_the_registered_run_may_speak_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.ingest.views.WAKER.leave_note", lambda: None)
+    monkeypatch.setattr("controller.ingest.door.WAKER.leave_note", lambda: None)
     post(body(), api_token())
     headers = {"Authorization": f"Bearer {b.TOKEN}"}
     message = json.dumps(b.message())

@@ -26,7 +26,7 @@ def wakes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     made: list[str] = []
     for views in ("views", "sense_views"):
         monkeypatch.setattr(f"controller.ingest.{views}.clock.now", lambda: NOW)
-    monkeypatch.setattr("controller.ingest.sense_views.WAKER.leave_note", lambda: made.append("wake"))
+    monkeypatch.setattr("controller.ingest.door.WAKER.leave_note", lambda: made.append("wake"))
     return made
 
 

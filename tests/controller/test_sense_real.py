@@ -51,7 +51,7 @@ class Endpoint:
 
 @pytest.fixture
 def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
-    monkeypatch.setattr("controller.ingest.sense_views.WAKER.leave_note", lambda: None)
+    monkeypatch.setattr("controller.ingest.door.WAKER.leave_note", lambda: None)
     made = Endpoint()
     yield made
     made.away()
@@ -120,7 +120,7 @@ def test_acked_or_not_a_row_is_written_once(
     first = stage.start()
     eventually(heard)
     with monkeypatch.context() as patch:
-        patch.setattr("controller.ingest.sense_views.encode_answer", held_back(committed, let_go))
+        patch.setattr("controller.ingest.door.encode_answer", held_back(committed, let_go))
         stage.xid(79)
         assert committed.wait(60)
         first.send_signal(signal.SIGKILL)

@@ -4,7 +4,6 @@ import re
 
 from worker_hooks.signs.found import Found, first, pattern
 
-_TAIL = r"(?P<text>.*)"
 _RAISED = r"(?:RuntimeError|DistNetworkError|DistStoreError|DistBackendError|DistError|what\(\)):\s+"
 _PATTERNS = (
     pattern(

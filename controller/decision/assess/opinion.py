@@ -22,8 +22,7 @@ class Charge:
 
 @dataclass(frozen=True)
 class Opinion:
-    """As in Assessment; `proof`: the pieces that carry it. `charges`: nodes to be kept away. `early`: an opinion about
-    what happened first, which gives way to an older definite one. `soft`: gives way to every other cause."""
+    """As in Assessment; `proof`: the pieces that carry it. `charges`: nodes to be kept away."""
 
     verdict: str
     confidence: str
@@ -42,6 +41,5 @@ class Opinion:
     follow_up: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     per_node: Mapping[str, NodeView] = field(default_factory=dict)
-    clears: tuple[Evidence, ...] = ()
     stop: str = ""
     onset: float | None = None

@@ -40,7 +40,7 @@ def device_fault(view: View) -> Opinion | None:
     if view.case.still_training:
         faults = {node: fault for node, fault in faults.items() if fault.weight == HARD}
     told = {node: fault for node, fault in faults.items() if fault.weight in (HARD, STRONG)}
-    unplaced = _unplaced(view, told)
+    unplaced = _unplaced(view)
     if not told:
         return _somewhere(view, unplaced) if unplaced else None
     if law.many_at_once(view, {node: fault.items for node, fault in told.items()}):
@@ -112,7 +112,7 @@ def _pairs(told: Sequence[list[Evidence]]) -> list[tuple[list[Evidence], list[Ev
     return list(itertools.pairwise(told))
 
 
-def _unplaced(view: View, told: dict[str, Fault]) -> tuple[Evidence, ...]:
+def _unplaced(view: View) -> tuple[Evidence, ...]:
     """ECC errors of a process whose node nobody knows."""
     return tuple(e for e in view.of(*IN_JOB) if e.node is None and weight(view, e) in (HARD, STRONG))
 
@@ -226,7 +226,7 @@ def harmless_device_signs(view: View) -> Opinion | None:
     if not items:
         return None
     unknown = [e for e in items if weight(view, e) in ORDER]
-    resets = {str(e.node): _reset(view, str(e.node)) for e in items if e.code in ("xid.63", "gpu.remap_pending")}
+    resets = {str(e.node): _reset(str(e.node)) for e in items if e.code in ("xid.63", "gpu.remap_pending")}
     views = {node: _soft_view(view, [e for e in items if e.node == node]) for node in nodes_of(items)}
     if unknown and not view.case.still_training:
         return _unknown_code(view, unknown, items, resets, views)
@@ -243,7 +243,7 @@ def harmless_device_signs(view: View) -> Opinion | None:
     )
 
 
-def _reset(view: View, node: str) -> str:
+def _reset(node: str) -> str:
     return f"mark {node} for GPU reset when idle"
 
 

@@ -7,8 +7,6 @@ from controller.decision.assess.words import listed, nodes_of, quoted, ranks_of,
 from controller.decision.assessment import HIGH, LOW, MEDIUM
 from controller.decision.evidence import Evidence
 
-OWN_LIMIT = frozenset({"memcg", "cpuset", "memory_policy"})
-
 
 def host_memory(view: View) -> Opinion | None:
     """The kernel, or Slurm in its place, killed for want of memory."""

@@ -15,8 +15,6 @@ from controller.decision.evidence import Evidence
 NOT_COME = ("missing", "collective_state_mismatch")
 ASSERTIONS = ("cuda.assertion", "cuda.device_assert")
 ADDRESSES = ("cuda.illegal_access", "cuda.misaligned", "cuda.launch_failed")
-# The driver's own words for a program's wild access.
-XIDS = ("xid.13", "xid.31", "xid.11", "xid.25", "xid.68", "xid.69", "xid.137")
 LOCATED = ("xid.13", "xid.31")
 
 
