@@ -89,6 +89,18 @@ class Stall:
 
 
 @dataclass(frozen=True)
+class CheckpointInterval:
+    """Bounds of the interval that is asked for, in seconds, and the failures expected before any were seen: so many for
+    each node and day, weighed like so many days of one node. Source of the default: 6.5 failures in 1000 node-days
+    (Kokolis et al., "Revisiting Reliability in Large-Scale Machine Learning Research Clusters", 2024: RSC-1)."""
+
+    shortest_s: float = 60.0
+    longest_s: float = 3600.0
+    prior_per_node_day: float = 0.0065
+    prior_node_days: float = 300.0
+
+
+@dataclass(frozen=True)
 class Policy:
     """`trust_job_evidence`: whether the word of one job's own processes may hold a node. Off, it excludes the node for
     that job, until the root sensor, Slurm or an independent job agrees. `knowledge`: what signs mean; it comes from
@@ -101,6 +113,7 @@ class Policy:
     budget: Budget = field(default_factory=Budget)
     launch: Launch = field(default_factory=Launch)
     stall: Stall = field(default_factory=Stall)
+    checkpoint: CheckpointInterval = field(default_factory=CheckpointInterval)
     knowledge: Knowledge = field(default_factory=Knowledge, metadata={"file": False})
 
     def digest(self) -> str:
@@ -124,6 +137,8 @@ def policy_from(data: Mapping[str, Any]) -> Policy:
         raise PolicyError("ceilings.max_fraction_out: must be above 0 and at most 1")
     _check_launch(policy.launch)
     _check_stall(policy.stall)
+    if policy.checkpoint.longest_s < policy.checkpoint.shortest_s:
+        raise PolicyError("checkpoint.longest_s: below checkpoint.shortest_s")
     return policy
 
 
