@@ -187,3 +187,21 @@ def test_a_checker_that_fails_accuses_nobody(case: Case) -> None:
     broken = Evidence("b", "sensor.reader_failed", "node", "sensor", SENSOR, "no such file", node="gn1")
     blind = Evidence("c", "gpu.unreadable", "gpu", "nvml", SENSOR, "library missing", node="gn1")
     assert action(told(replace(case, evidence=(*case.evidence, broken, blind)))) == action(told(case))
+
+
+def _lines(case: Case, ids: tuple[str, ...]) -> set[tuple[object, ...]]:
+    return {(e.raw, e.node, e.rank) for e in case.evidence if e.id in ids and e.raw}
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_a_line_is_proof_or_consequence_and_not_both(name: str) -> None:
+    case, found = CASES[name], told(CASES[name])
+    assert not _lines(case, found.proof) & _lines(case, (*found.cascade, *found.clears))
+
+
+@few
+@hypothesis_given(made)
+def test_nor_is_it_both_for_any_evidence(case: Case) -> None:
+    found = told(case)
+    roles = [set(found.proof), set(found.cascade), set(found.clears)]
+    assert len(set.union(*roles)) == sum(map(len, roles))

@@ -64,8 +64,8 @@ def merged(view: View, found: Sequence[Opinion]) -> Assessment:
     drain, withheld, actions = _drains(view, charges)
     exclude = tuple(sorted(n for n, charge in charges.items() if charge.exclude or charge.drain))
     agreed = (e for node in drain for e in by_another_job(view, node))
-    proof = _ids((*(e for opinion in found for e in opinion.proof), *agreed))
-    told = set(proof)
+    carries = [*(e for opinion in found for e in opinion.proof), *agreed]
+    proof = _ids(carries)
     return Assessment(
         verdict=lead.verdict,
         confidence=lead.confidence,
@@ -85,16 +85,22 @@ def merged(view: View, found: Sequence[Opinion]) -> Assessment:
         follow_up=tuple(dict.fromkeys(t for o in (found or [lead]) for t in o.follow_up)),
         notes=tuple(dict.fromkeys((*(t for o in (found or [lead]) for t in o.notes), *_unknown(view)))),
         proof=proof,
-        cascade=tuple(i for i in _ids((*cascades(view), *_echoes(view, told))) if i not in told),
-        clears=tuple(i for i in _ids(e for e in view.items if weight(view, e) == CLEARS) if i not in told),
+        cascade=_ids(_besides((*cascades(view), *view.echoes), carries)),
+        clears=_ids(_besides((e for e in view.items if weight(view, e) == CLEARS), carries)),
         per_node={n: v for o in reversed(found) for n, v in o.per_node.items()},
         onset=lead.onset if lead.onset is not None else onset(lead.proof),
         stop=lead.stop,
     )
 
 
-def _echoes(view: View, told: set[str]) -> Iterable[Evidence]:
-    return (e for e in view.echoes if e.id not in told)
+def _besides(items: Iterable[Evidence], proof: Sequence[Evidence]) -> Iterable[Evidence]:
+    """One line may give several signs: where one of them is proof, the line is."""
+    ids, lines = {e.id for e in proof}, {_line(e) for e in proof if e.raw}
+    return (e for e in items if e.id not in ids and _line(e) not in lines)
+
+
+def _line(item: Evidence) -> tuple[str, str | None, int | None]:
+    return item.raw, item.node, item.rank
 
 
 def _charges(found: Sequence[Opinion]) -> dict[str, Charge]:
