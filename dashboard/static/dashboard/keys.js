@@ -7,8 +7,9 @@ function allowed() {
   try { return localStorage.getItem("relume-keys") !== "off"; } catch { return true; }
 }
 
+/* Not in a checkbox: the one of the closed list of keys has the focus until the page is drawn again. */
 function typing(target) {
-  return target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName);
+  return target.isContentEditable || target.matches("input:not([type=checkbox]), textarea, select");
 }
 
 function move(by) {
