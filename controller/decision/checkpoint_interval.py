@@ -2,8 +2,8 @@
 
 Source: J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", Future Generation
 Computer Systems 22 (2006) 303-312: equation 37 for the optimum, equation 20 for the time that the whole run takes.
-Failures are taken as a Poisson process, as there. Two things are other than in 2006: a save blocks training only for its
-`cost_s`, and its state counts only `durable_s` after it began, so an interruption loses that much more work.
+Failures are taken as a Poisson process, as there. Two things are other than in 2006: a save blocks training for its
+`cost_s` only, and its state counts only `durable_s` after it began, so an interruption loses that much more work.
 """
 
 from dataclasses import dataclass
