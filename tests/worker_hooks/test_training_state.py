@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
-from worker_hooks.training import codec, digests, names, random_state, storage
+from worker_hooks.training import codec, digests, names, random_state, share_reader, share_writer
 from worker_hooks.training.codec import decode, encode
 from worker_hooks.training.errors import CheckpointError, CheckpointMismatch
 from worker_hooks.training.save import my_share
@@ -120,13 +120,13 @@ def test_tensors_of_every_kind_come_back_to_the_bit(tmp_path: Path) -> None:
     tensors = {str(kind): torch.randn(3, 5).to(kind) for kind in kinds}
     tensors |= {"scalar": torch.tensor(2.5), "empty": torch.empty(0, 4), "strided": torch.randn(4, 6).t()}
     tensors["nan"] = torch.tensor([float("nan"), -0.0])
-    files = storage.save_share(tmp_path, 0, tensors, "crc32")
+    files = share_writer.save_share(tmp_path, 0, tensors, "crc32")
     assert {entry.name for entry in files} == {"rank-00000.d/tensors.bin", "rank-00000.d/index.json"}
     for entry in files:
         assert digests.file_digest(tmp_path / entry.name, "crc32") == entry.digest
         assert (tmp_path / entry.name).stat().st_size == entry.bytes
     loaded = {key: torch.zeros(value.shape, dtype=value.dtype) for key, value in tensors.items()}
-    storage.load_shares(tmp_path, 1, loaded)
+    share_reader.load_shares(tmp_path, 1, loaded)
     assert digests.tensors_digest(loaded) == digests.tensors_digest(tensors)
 
 
@@ -134,10 +134,10 @@ def test_shares_of_four_ranks_load_as_one(tmp_path: Path) -> None:
     parts = Parts(shared={f"w{i}": torch.randn(7 + i) for i in range(9)}, own={"mine": torch.tensor(0.0)})
     for rank in range(4):
         parts.own = {"mine": torch.tensor(float(rank))}
-        storage.save_share(tmp_path, rank, my_share(parts, rank, 4), "crc32")
+        share_writer.save_share(tmp_path, rank, my_share(parts, rank, 4), "crc32")
     targets = {key: torch.zeros_like(value) for key, value in parts.shared.items()}
     targets["rank-00002:mine"] = torch.zeros(())
-    storage.load_shares(tmp_path, 4, targets)
+    share_reader.load_shares(tmp_path, 4, targets)
     assert all(torch.equal(targets[key], value) for key, value in parts.shared.items())
     assert targets["rank-00002:mine"] == 2.0
 
@@ -152,9 +152,9 @@ def test_every_shared_tensor_is_dealt_to_one_rank_and_the_bytes_are_even() -> No
 
 
 def test_a_missing_tensor_is_an_error(tmp_path: Path) -> None:
-    storage.save_share(tmp_path, 0, {"a": torch.zeros(2)}, "crc32")
+    share_writer.save_share(tmp_path, 0, {"a": torch.zeros(2)}, "crc32")
     with pytest.raises(RuntimeError, match="Missing key"):
-        storage.load_shares(tmp_path, 1, {"b": torch.zeros(2)})
+        share_reader.load_shares(tmp_path, 1, {"b": torch.zeros(2)})
 
 
 # --- names and objects ------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from worker_hooks.training.comms import Coordinator
 from worker_hooks.training.digests import algorithm_of, file_digest
 from worker_hooks.training.errors import CheckpointError, CheckpointMismatch
 from worker_hooks.training.save import own_key
-from worker_hooks.training.storage import SharesReader, load_shares
+from worker_hooks.training.share_reader import SharesReader, load_shares
 from worker_hooks.training.tracked import Tracked
 
 

@@ -19,7 +19,7 @@ from worker_hooks.training import fingerprint, random_state, retention
 from worker_hooks.training.codec import Tensors
 from worker_hooks.training.digests import DEFAULT
 from worker_hooks.training.errors import CheckpointError, Superseded
-from worker_hooks.training.storage import save_share
+from worker_hooks.training.share_writer import save_share
 from worker_hooks.training.telemetry import Telemetry
 from worker_hooks.training.tracked import Parts, Tracked
 
