@@ -1,7 +1,8 @@
 """The kernel's records, from `/dev/kmsg` or from a file of such records, each exactly once.
 
     4,17,81234567890,-;NVRM: Xid (PCI:0000:1b:00): 79, ...
-    level and facility, number of the record, microseconds since boot, flags; then the text
+    level and facility, number of the record, microseconds since boot, flags; then the text, where what is not plain
+    ASCII, backslash and the ends of inner lines are `\\x` and two digits
 
 Only the kernel's own records count: what a process writes into `/dev/kmsg` carries another facility, which it cannot
 choose to be the kernel's. Run on a real `/dev/kmsg` without a GPU driver, and on files of such records.
@@ -18,6 +19,7 @@ RECORD_BYTES = 8192
 TURN_RECORDS = 4096  # in one turn, so that a flood does not keep the sensor from its other work
 FILE_BYTES = 1 << 20
 FILE_PAUSE_S = 0.2
+_ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
 _RECORD = re.compile(rb"(\d+),(\d+),(\d+),[^;\n]*;([^\n]*)")
 
 
@@ -35,9 +37,11 @@ class Record:
     text: bytes
 
     def line(self) -> bytes:
-        """As dmesg shows it: LogReader reads the time."""
+        """As dmesg shows it, so that LogReader reads the time; but a record stays one line, since a name in it that
+        anybody may choose could hold the end of one."""
         micros = self.position.micros
-        return b"[%5d.%06d] %s\n" % (micros // 1_000_000, micros % 1_000_000, self.text)
+        text = _ESCAPED.sub(lambda code: bytes([int(code[1], 16)]), self.text)
+        return b"[%5d.%06d] %s\n" % (micros // 1_000_000, micros % 1_000_000, b" ".join(text.splitlines()))
 
 
 class KernelLog(Protocol):

@@ -22,6 +22,7 @@ KERNEL, JOB = "kernel", "job"
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_]|\([AB0])?")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_QUOTE = re.compile(r"['\"]")
 _PIECE = 1 << 20
 
 
@@ -52,6 +53,8 @@ class LogReader:
         own = kernel_recognisers() if kind == KERNEL else [*job_recognisers(), *kernel_in_job_recognisers()]
         self._recognisers: list[Recogniser] = [*own, *extra]
         self._scanner = Scanner(trigger for one in self._recognisers for trigger in one.triggers)
+        triggers = {trigger.decode() for one in self._recognisers for trigger in one.triggers}
+        self._own_words = triggers if kind == KERNEL else frozenset()
         self._samplers = [one for one in self._recognisers if getattr(one, "frequent", ())]
         origin = source or ("kernel" if kind == KERNEL else "job_log")
         clock = Clock(year, booted_at, utc_offset_s)
@@ -124,8 +127,15 @@ class LogReader:
         self._last = self._prefixes.line(_clean(data[start:end]), number, at)
 
     def _signs_of(self, line: Line, recognisers: Sequence[Recogniser], at: float | None) -> list[Sign]:
+        if self._own_words and self._only_quoted(line.text):
+            return []
         found = [sign for recogniser in recognisers for sign in self._asked(recogniser, line)]
         return [given for sign in found for given in self._bursts.add(sign, at)]
+
+    def _only_quoted(self, text: str) -> bool:
+        """The kernel quotes names that anybody may choose: a program's file can be called like an Xid."""
+        quote = _QUOTE.search(text)
+        return quote is not None and not any(word in text[: quote.start()] for word in self._own_words)
 
     def _asked(self, recogniser: Recogniser, line: Line | None) -> list[Sign]:
         """A failure of ours is counted and never becomes evidence."""
