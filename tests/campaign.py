@@ -2,7 +2,8 @@
 
 Parts: `kill-walk` (every moment, on the in-memory Slurm and on the real one), `disturbances` (the promised durations:
 60 s, 60 s, 3 minutes), `requeue-loop` (one job requeued 200 times on the real Slurm, none lost), `lab-removal` (`up`
-killed at many moments), `demos` (the whole story N times, with what each took). Name parts to run only those.
+killed at many moments), `floods` (a million Xid lines), `demos` (the whole story N times, with what each took). Name
+parts to run only those.
 """
 
 import argparse
@@ -76,6 +77,10 @@ def lab_removal(campaign: Campaign) -> None:
     campaign.run("labs whose making was killed", [*PYTEST, "--timeout=1800", "tests/cluster/test_lab_removal.py"], 1800)
 
 
+def floods(campaign: Campaign) -> None:
+    campaign.run("a million Xid lines", [*PYTEST, "tests/worker_hooks/test_xid_flood.py"], 3000)
+
+
 def demos(campaign: Campaign) -> None:
     """The demonstration again and again: each must be verified and bit-identical; the times are told, not judged."""
     rto, requeue = [], []
@@ -104,6 +109,7 @@ PARTS: dict[str, Callable[[Campaign], None]] = {
     "disturbances": disturbances,
     "requeue-loop": requeue_loop,
     "lab-removal": lab_removal,
+    "floods": floods,
     "demos": demos,
 }
 
