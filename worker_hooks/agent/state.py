@@ -36,6 +36,7 @@ class AgentState:
     superseded_by: int | None = None
     stop_reason: str | None = None
     machine: MachineIdentity | None = None
+    gpus: tuple[str, ...] = ()
     clock_offset_s: Callable[[], float | None] = lambda: None
     pace: PaceBook = field(default_factory=PaceBook)
 
@@ -57,6 +58,7 @@ class AgentState:
                 addresses=self.addresses,
                 probe_port=self.probe_port,
                 clock_offset_s=self.clock_offset_s(),
+                gpus=self.gpus,
             ),
             ranks=tuple(self._ranks()),
             machine=self.machine,

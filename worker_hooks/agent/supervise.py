@@ -19,6 +19,7 @@ from typing import Any
 from worker_hooks.agent import attempt, leftovers, network
 from worker_hooks.agent.collector import FenceWatch
 from worker_hooks.agent.decide import Situation, Verdict, decide
+from worker_hooks.agent.gpus import NvidiaSmi, look_aside
 from worker_hooks.agent.launch import Launch, prepare
 from worker_hooks.agent.machine import read_aside
 from worker_hooks.agent.options import UsageError, parse_options
@@ -111,6 +112,7 @@ class Agent:
         self._telemetry = Telemetry(launch, self._state, wakeup.wake, say)
         reader = job_log_reader(launch.placement.node, launch.generation.nodes)
         self._signs = SignWatch(reader, self._telemetry.sign, self._telemetry.event, say)
+        self._smi = NvidiaSmi(launch.environ)
         self._fence = FenceWatch(launch.run, self._state.generation, self._telemetry.obey.supersede)
         self._stop_deadline: float | None = None
         self._failed: list[int] = []
@@ -170,6 +172,7 @@ class Agent:
         self._state.state = "running"
         self._telemetry.start()
         read_aside(self._learn_machine)
+        look_aside(self._launch.environ, self._learn_gpus, self._smi)
         self._fence.start()
         self._listener.start()
 
@@ -244,6 +247,7 @@ class Agent:
         delivered = self._telemetry.finish(self._flush_limit(verdict))
         self._fence.stop()
         self._listener.close()
+        self._smi.end()
         if delivered:
             shutil.rmtree(self._launch.folder, ignore_errors=True)
 
@@ -256,6 +260,9 @@ class Agent:
 
     def _learn_machine(self, identity: MachineIdentity) -> None:
         self._state.machine = identity
+
+    def _learn_gpus(self, uuids: tuple[str, ...]) -> None:
+        self._state.gpus = uuids
 
     def _said_end(self, rank: RankProcess, torn_down: bool = False) -> None:
         assert rank.end is not None  # only called for ranks that ended

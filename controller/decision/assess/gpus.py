@@ -1,11 +1,15 @@
 """Whose GPU a sign is about: on a shared node (MIG, MPS, several jobs) only what hit this job's GPUs counts."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from controller.decision.evidence import Evidence
 
 # Signs about one device; whatever else is said on a node is about all of its jobs.
 DEVICE_FAMILIES = frozenset({"xid", "gpu", "pcie"})
+
+# As the kernel names a slice in front of an Xid: `GPU-I 5`, with its compute instance `GPU-I 5, GPU-CI 2`.
+_INSTANCE = re.compile(r"\bG(?:PU-)?I[ :]*(?P<number>\d+)")
 
 
 def split(
@@ -58,5 +62,5 @@ def _same_device(uuid: str, instance: object, held: str) -> bool:
     name, _, rest = held.strip().casefold().partition("/")
     if name.removeprefix("mig-") != uuid.strip().casefold().removeprefix("mig-"):
         return False
-    own = rest.split("/", 1)[0]
-    return not own or instance is None or own == str(instance)
+    own, told = rest.split("/", 1)[0], _INSTANCE.search(str(instance or ""))
+    return not own or told is None or own == str(int(told["number"]))
