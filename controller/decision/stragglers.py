@@ -11,6 +11,7 @@ Medians and median deviations everywhere: one odd value moves nothing. Multiplyi
 """
 
 import re
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ WAITS = re.compile(
     r"send|recv|receive|reduce|gather|scatter|broadcast|barrier|all.?to.?all|p2p|sync|wait|collective|nccl|comm|clip",
     re.IGNORECASE,
 )
+FEW = 128  # workers, up to which a worker's own noise is left out of its peers'
 DEVIATION = 1.4826  # from a median deviation to the standard deviation of a normal distribution
 
 
@@ -115,8 +117,10 @@ def _judge_role(name: str, role: Role, margins: Margins) -> tuple[list[Straggler
     if len(workers) <= margins.peers:
         return [], f"{len(workers)} of a kind can only disagree"
     heavy = _heavy(role, margins.weight)
-    ratios = {worker: _ratios(role, heavy, worker, margins) for worker in workers}
-    found = [s for worker in workers if (s := _judge(name, role, worker, ratios, margins)) is not None]
+    in_order = {work: _sorted_steps(role[work].values()) for work in heavy}
+    ratios = {worker: _ratios(role, heavy, worker, in_order, margins) for worker in workers}
+    peers = _Peers(ratios, {work: sorted(median(s.values()) for s in role[work].values()) for work in heavy})
+    found = [s for worker in workers if (s := _judge(name, role, worker, ratios[worker], peers, margins)) is not None]
     if 2 * len(found) >= len(workers):
         return [], f"{len(found)} of {len(workers)} are slow: which of them are right cannot be told"
     return found, ""
@@ -132,47 +136,82 @@ def _typical(series: Iterable[Series]) -> float:
     return median(median(steps.values()) for steps in series)
 
 
-def _ratios(role: Role, heavy: Sequence[Work], worker: int, margins: Margins) -> dict[Work, list[float]]:
+def _ratios(
+    role: Role,
+    heavy: Sequence[Work],
+    worker: int,
+    sorted_steps: Mapping[Work, Mapping[int, Sequence[float]]],
+    margins: Margins,
+) -> dict[Work, list[float]]:
     """For each operation that matters: in each step its own time over the median of its peers in that step."""
     found: dict[Work, list[float]] = {}
     for work in heavy:
-        series = role[work]
-        others = [steps for name, steps in series.items() if name != worker]
-        own = series.get(worker, {})
-        against = {step: [steps[step] for steps in others if step in steps] for step in sorted(own)}
-        found[work] = [own[step] / median(peers) for step, peers in against.items() if len(peers) >= margins.peers]
+        own = role[work].get(worker, {})
+        against = [(own[step], sorted_steps[work][step]) for step in sorted(own)]
+        found[work] = [took / _median_without(took, all_) for took, all_ in against if len(all_) > margins.peers]
     return found
 
 
+def _sorted_steps(series: Iterable[Series]) -> dict[int, list[float]]:
+    """By step the durations of all workers, in order."""
+    found: dict[int, list[float]] = defaultdict(list)
+    for steps in series:
+        for step, seconds in steps.items():
+            found[step].append(seconds)
+    return {step: sorted(durations) for step, durations in found.items()}
+
+
+def _median_without(value: float, ordered: Sequence[float]) -> float:
+    """Of what is left when `value`, one of them, is taken out; sorting anew for each worker would cost its square."""
+    gap, left = bisect_left(ordered, value), len(ordered) - 1
+    low, high = (left - 1) // 2, left // 2
+    return (ordered[low + (low >= gap)] + ordered[high + (high >= gap)]) / 2
+
+
 def _judge(
-    name: str, role: Role, worker: int, ratios: Mapping[int, Mapping[Work, list[float]]], margins: Margins
+    name: str, role: Role, worker: int, ratios: Mapping[Work, list[float]], peers: "_Peers", margins: Margins
 ) -> Straggler | None:
     """Slow in every operation that matters, in most steps, and by more than its peers differ among themselves."""
     shares = []
-    for work, own in ratios[worker].items():
-        if len(own) < margins.steps:
+    for work, own in ratios.items():
+        if len(own) < margins.steps or median(own) <= 1.0 + margins.effect:
             return None
-        limit = 1.0 + max(margins.effect, margins.noise * _noise(ratios, worker, work))
+        limit = 1.0 + max(margins.effect, margins.noise * peers.noise(worker, work))
         shares.append(sum(1 for ratio in own if ratio > limit) / len(own))
         if median(own) <= limit:
             return None
     if not shares or min(shares) < margins.share:
         return None
-    return Straggler(worker, name, _slowdown(role, ratios[worker], worker), min(shares))
+    return Straggler(worker, name, _slowdown(role, ratios, worker, peers.costs), min(shares))
 
 
-def _noise(ratios: Mapping[int, Mapping[Work, list[float]]], worker: int, work: Work) -> float:
-    """How far the peers' own ratios lie from their middle."""
-    values = [ratio for other, found in ratios.items() if other != worker for ratio in found[work]]
+class _Peers:
+    """What a worker is held against. `costs`: what each operation takes each worker, in order. Noise: how far ratios
+    lie from their middle; among very many workers one more or less moves no median, so it is worked out once."""
+
+    def __init__(self, ratios: Mapping[int, Mapping[Work, list[float]]], costs: Mapping[Work, Sequence[float]]) -> None:
+        self._ratios = ratios
+        self.costs = costs
+        self._of_all: dict[Work, float] = {}
+
+    def noise(self, worker: int, work: Work) -> float:
+        if len(self._ratios) <= FEW:
+            return _spread([r for other, found in self._ratios.items() if other != worker for r in found[work]])
+        if work not in self._of_all:
+            self._of_all[work] = _spread([r for found in self._ratios.values() for r in found[work]])
+        return self._of_all[work]
+
+
+def _spread(values: Sequence[float]) -> float:
     if not values:
         return 0.0
     middle = median(values)
     return DEVIATION * median(abs(value - middle) for value in values)
 
 
-def _slowdown(role: Role, own: Mapping[Work, list[float]], worker: int) -> float:
+def _slowdown(role: Role, own: Mapping[Work, list[float]], worker: int, costs: Mapping[Work, Sequence[float]]) -> float:
     """Weighed by how long each operation takes its peers."""
-    peers = {work: _typical(s for name, s in role[work].items() if name != worker) for work in own}
+    peers = {work: _median_without(median(role[work][worker].values()), costs[work]) for work in own}
     return sum(peers[work] * median(own[work]) for work in own) / sum(peers.values())
 
 

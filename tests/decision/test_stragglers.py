@@ -1,12 +1,13 @@
 """Who is slower than its own kind: a worker against its equals, never a stage against other stages."""
 
 import random
+from statistics import median
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.decision.stragglers import Comparison, Timing, compare
+from controller.decision.stragglers import Comparison, Timing, _median_without, compare
 
 pytestmark = pytest.mark.pure
 
@@ -145,3 +146,21 @@ def test_noise_below_the_effect_blames_nobody(noise: float, seed: int) -> None:
 
 def _times(timing: Timing, factor: float) -> Timing:
     return Timing(timing.worker, timing.role, timing.operation, timing.step, timing.seconds * factor, timing.chunk)
+
+
+@given(st.lists(st.floats(0.001, 1000.0), min_size=2, max_size=9), st.data())
+def test_the_median_of_all_the_others(durations: list[float], data: st.DataObject) -> None:
+    place = data.draw(st.integers(0, len(durations) - 1))
+    others = durations[:place] + durations[place + 1 :]
+    assert _median_without(durations[place], sorted(durations)) == pytest.approx(median(others))
+
+
+def test_two_slow_ones_among_very_many() -> None:
+    noisy = random.Random(7)
+    rows = [
+        Timing(worker, "", "compute", step, noisy.uniform(0.97, 1.03) * (1.4 if worker in (17, 300) else 1.0))
+        for worker in range(400)
+        for step in range(12)
+    ]
+    found = compare(rows)
+    assert found.workers == (17, 300) and found.stragglers[0].slowdown == pytest.approx(1.4, rel=0.05)
