@@ -9,6 +9,7 @@ from controller.decision.facts import SubjectFacts
 from controller.decision.findings import Finding, Suspicion
 from controller.decision.hard_signs import hard_sign
 from controller.decision.launch import launch_failed
+from controller.decision.loss_faults import not_finite
 from controller.decision.node_states import node_failed, node_rebooted, node_says_slurm
 from controller.decision.policy import Policy
 from controller.decision.process_exits import (
@@ -34,6 +35,7 @@ DETECTORS: tuple[Detector, ...] = (
     job_ended_badly,
     preempted_for_good,
     stalled,
+    not_finite,
 )
 
 

@@ -54,6 +54,7 @@ class Rule:
     budget: str
     hold: bool = False
     exclude: bool = False
+    stop: str = ""
 
 
 RULES: dict[str, Rule] = {
@@ -76,6 +77,15 @@ RULES: dict[str, Rule] = {
     f.LAUNCH_LIMIT: Rule("Slurm stopped trying to start the job", 0.9, REQUEUE, "infrastructure", exclude=True),
     # Most hangs are software: nobody is held or kept away for one.
     f.HANG: Rule("No progress", 0.4, REQUEUE, "infrastructure"),
+    # By itself it accuses nobody, and ends nothing: the run goes on beside the question.
+    f.NOT_FINITE: Rule(
+        "The loss is no number any more",
+        0.6,
+        ASK,
+        "user",
+        stop="the job goes on and nothing was done. Stop it, or go back to a checkpoint from before; if it happens "
+        "again at the same place on other nodes, it is the program or its data",
+    ),
     f.VERIFICATION_FAILED: Rule("The resumed run is not the same run", 1.0, ASK, "none"),
     # Of these the evidence says who is held and kept away from.
     f.GPU_HARDWARE: Rule("GPU hardware failed", 0.9, REQUEUE, "infrastructure"),
@@ -136,7 +146,7 @@ def _by_rule(subject: SubjectFacts, finding: Finding, now: float, policy: Policy
         fault_at=finding.fault_at,
         last_good_at=finding.last_good_at,
         restarts=subject.restarts_hit if finding.restarts is None else finding.restarts,
-        stop=advice.required_nodes(subject.slurm, pinned) if pinned else judged.stop,
+        stop=advice.required_nodes(subject.slurm, pinned) if pinned else judged.stop or rule.stop,
         delay_s=judged.delay_s,
     )
 

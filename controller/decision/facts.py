@@ -183,7 +183,8 @@ class IncidentFact:
 @dataclass(frozen=True)
 class PastFault:
     """The newest incident of this training job, live or not. `nodes`: of the attempt that it hit. `at`: its fault, or
-    else when it was found. `until`: when it ended, None while it lives."""
+    else when it was found. `until`: when it ended, None while it lives. `rests_on`: ids of its evidence from the run's
+    own progress, where its cause is `not_finite`."""
 
     incident_id: int
     cause: str
@@ -193,6 +194,7 @@ class PastFault:
     at: float = 0.0
     detected_at: float = 0.0
     until: float | None = None
+    rests_on: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ START_FAILED = "start_failed"
 LAUNCH_LIMIT = "launch_limit"
 VERIFICATION_FAILED = "verification_failed"
 HANG = "hang"
+# The loss stays no number; the run goes on.
+NOT_FINITE = "not_finite"
 # By the evidence, whoever found that something was wrong.
 GPU_HARDWARE = "gpu_hardware"
 NODE_FAULT = "node_fault"

@@ -9,7 +9,9 @@ from controller.decision import actions
 from controller.decision.attempt import ATTEMPT
 from controller.decision.attempt_facts import AttemptFact
 from controller.decision.facts import IncidentFact, SlurmJobFact, SubjectFacts
+from controller.decision.incident import GOES_ON
 from controller.decision.launch import sign_of
+from controller.decision.loss_faults import numbers_again
 from controller.decision.training_job import TRAINING_JOB
 
 BAD_ENDS = frozenset({"FAILED", "OUT_OF_MEMORY", "TIMEOUT", "DEADLINE", "NODE_FAIL", "BOOT_FAIL"})
@@ -52,6 +54,8 @@ def follow_incident(subject: SubjectFacts, now: float) -> Course:
     """A live incident: actions, then the resumed attempt, then its verification."""
     incident = subject.incident
     assert incident is not None
+    if beside(subject):
+        return _beside(subject, incident)
     ending = _ending(subject)
     if ending is not None and _over(subject, incident):
         reason, changes = ending
@@ -76,6 +80,23 @@ def follow_incident(subject: SubjectFacts, now: float) -> Course:
         changes = _changes(subject, "train", attempt_event="step", incident_events=("resolve",))
         return "the job trains again after a person's hand", changes
     return f"incident {incident.incident_id} is {incident.state}", {}
+
+
+def beside(subject: SubjectFacts) -> bool:
+    """The live incident only asks, and the run goes on: whatever else hits it is looked for as without an incident."""
+    incident = subject.incident
+    return incident is not None and incident.cause in GOES_ON and incident.state == "awaiting_operator"
+
+
+def _beside(subject: SubjectFacts, incident: IncidentFact) -> Course:
+    """The plain course; the incident is closed when what it asks about is over."""
+    reason, changes = follow(subject)
+    attempt = subject.live_attempt
+    if attempt is None or subject.requeued_since or _newer(attempt, incident) or changes.get("attempt_event") == "end":
+        return f"the attempt that it was about has ended: {reason}", {**changes, "incident_events": ("resolve",)}
+    if numbers_again(attempt):
+        return "the loss is a number again", {**changes, "incident_events": ("resolve",)}
+    return reason, changes
 
 
 def _ended_again(subject: SubjectFacts, incident: IncidentFact) -> bool:

@@ -1,5 +1,6 @@
 """What diagnosis is asked about a live training job: its facts as a case. Unknown stays unknown."""
 
+from controller.decision import progress_evidence
 from controller.decision.evidence import Case, PastAttempt
 from controller.decision.facts import SubjectFacts
 from controller.decision.policy import Policy
@@ -15,7 +16,7 @@ def case_of(subject: SubjectFacts, now: float, policy: Policy) -> Case:
         e.nodes == nodes and e.step is not None and e.step > (e.start_step or 0) for e in subject.attempts_before
     )
     return Case(
-        evidence=subject.evidence,
+        evidence=(*subject.evidence, *progress_evidence.evidence(subject, now, policy)),
         run_id=subject.run_id,
         rank_nodes=subject.rank_nodes,
         addresses=subject.addresses,

@@ -101,6 +101,13 @@ class CheckpointInterval:
 
 
 @dataclass(frozen=True)
+class Loss:
+    """`not_finite_steps`: so many losses of rank 0 in a row that are no numbers are put to a person; 0 asks never."""
+
+    not_finite_steps: int = 20
+
+
+@dataclass(frozen=True)
 class Policy:
     """`trust_job_evidence`: whether the word of one job's own processes may hold a node. Off, it excludes the node for
     that job, until the root sensor, Slurm or an independent job agrees. `knowledge`: what signs mean; it comes from
@@ -113,6 +120,7 @@ class Policy:
     budget: Budget = field(default_factory=Budget)
     launch: Launch = field(default_factory=Launch)
     stall: Stall = field(default_factory=Stall)
+    loss: Loss = field(default_factory=Loss)
     checkpoint: CheckpointInterval = field(default_factory=CheckpointInterval)
     knowledge: Knowledge = field(default_factory=Knowledge, metadata={"file": False})
 

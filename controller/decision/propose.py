@@ -1,18 +1,20 @@
 """propose(): one training job's facts -> what should change, with the reason. Pure.
 
 Order: a live incident is advanced first; a new attempt that is hit before the recovery finished abandons the old
-incident and opens its own. Without an incident the detectors look, and the plain course of the job is followed.
+incident and opens its own. Without an incident the detectors look, and the plain course of the job is followed; so it
+is beside an incident that only asks while the run goes on, until something worse hits that run.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controller.decision import actions, advice, budget, by_hand
 from controller.decision.attempt import ATTEMPT
 from controller.decision.detectors import detect
 from controller.decision.diagnosis import ASK, Verdict, diagnose
 from controller.decision.facts import SubjectFacts
-from controller.decision.findings import PREEMPTED, TIME_LIMIT, Suspicion
-from controller.decision.follow import Course, follow, follow_incident, hit_again
+from controller.decision.findings import PREEMPTED, TIME_LIMIT, Finding, Suspicion
+from controller.decision.follow import Course, beside, follow, follow_incident, hit_again
+from controller.decision.incident import GOES_ON
 from controller.decision.launch import SLURMS_HOLDS
 from controller.decision.policy import Policy
 from controller.decision.training_job import TRAINING_JOB
@@ -34,6 +36,7 @@ OUTCOME_OF_CAUSE = {
     "launch_limit": "launch_failed",
     "verification_failed": "verification_failed",
     "hang": "hung",
+    "not_finite": "user_error",
     "gpu_hardware": "node_failed",
     "node_fault": "node_failed",
     "fabric": "node_failed",
@@ -83,7 +86,7 @@ def propose(subject: SubjectFacts, now: float, policy: Policy) -> Proposal:
         return Proposal(subject.run_id, f"the training job is {subject.state}")
     abandon = False
     if subject.incident is not None:
-        if not hit_again(subject):
+        if not (hit_again(subject) or beside(subject)):
             return _from_course(subject, follow_incident(subject, now))
         abandon = True
     elif subject.state == "stopped":
@@ -93,7 +96,10 @@ def propose(subject: SubjectFacts, now: float, policy: Policy) -> Proposal:
         return Proposal(subject.run_id, found.reason, suspicion=found)
     if found is None:
         return _from_course(subject, follow_incident(subject, now) if abandon else follow(subject))
-    return _open(subject, diagnose(subject, found, now, policy), policy, abandon)
+    verdict, ask = _judged(subject, found, now, policy)
+    if _asked_already(subject, verdict):
+        return _from_course(subject, follow_incident(subject, now))
+    return _open(subject, verdict, ask, abandon)
 
 
 def _from_course(subject: SubjectFacts, course: Course) -> Proposal:
@@ -101,11 +107,23 @@ def _from_course(subject: SubjectFacts, course: Course) -> Proposal:
     return Proposal(subject.run_id, reason, **changes)
 
 
-def _open(subject: SubjectFacts, verdict: Verdict, policy: Policy, abandon: bool) -> Proposal:
+def _judged(subject: SubjectFacts, found: Finding, now: float, policy: Policy) -> tuple[Verdict, str | None]:
+    """The verdict, and the sentence for a person. What can only be asked about ends no run that goes on."""
+    verdict = diagnose(subject, found, now, policy)
     ask = _why_ask(subject, verdict, policy)
+    return (replace(verdict, cause=found.cause) if ask and found.cause in GOES_ON else verdict), ask
+
+
+def _asked_already(subject: SubjectFacts, verdict: Verdict) -> bool:
+    incident = subject.incident
+    return incident is not None and beside(subject) and not hit_again(subject) and verdict.cause == incident.cause
+
+
+def _open(subject: SubjectFacts, verdict: Verdict, ask: str | None, abandon: bool) -> Proposal:
     plans = _plans_beside_asking(subject, verdict) if ask else _recovery_plans(subject, verdict)
     attempt = subject.attempt
-    ends = attempt is not None and ATTEMPT.allows(attempt.state, "end")
+    goes_on = verdict.cause in GOES_ON
+    ends = attempt is not None and not goes_on and ATTEMPT.allows(attempt.state, "end")
     event = "stop" if ask else "fault"
     return Proposal(
         run_id=subject.run_id,
@@ -113,7 +131,7 @@ def _open(subject: SubjectFacts, verdict: Verdict, policy: Policy, abandon: bool
         verdict=verdict,
         plans=plans,
         incident_events=("abandon",) if abandon else (),
-        job_event=event if TRAINING_JOB.allows(subject.state, event) else None,
+        job_event=event if TRAINING_JOB.allows(subject.state, event) and not goes_on else None,
         attempt_event="end" if ends else None,
         attempt_outcome=OUTCOME_OF_CAUSE[verdict.cause] if ends else None,
         ask=ask,

@@ -16,6 +16,7 @@ from controller.decision.facts import SubjectFacts
 from controller.decision.findings import Clue, Finding, clue_of
 from controller.decision.live_case import case_of
 from controller.decision.policy import Policy
+from controller.decision.progress_evidence import SOURCE
 
 # Detectors that know how it ended and not whose fault it was.
 OPEN = frozenset({f.PROCESS_DIED, f.USER_ERROR, f.HANG, f.NODE_FAILED})
@@ -46,15 +47,21 @@ class Refined:
 
 
 def refined(subject: SubjectFacts, finding: Finding, now: float, policy: Policy) -> Refined:
-    """Facts without evidence, or a policy that knows no meanings, leave everything as it was."""
-    if not subject.evidence or not policy.knowledge.rows:
+    """A case without evidence, or a policy that knows no meanings, leave everything as it was."""
+    case = case_of(subject, now, policy)
+    if not case.evidence or not policy.knowledge.rows:
         return Refined(finding)
-    found = assess(case_of(subject, now, policy), policy.knowledge)
+    found = assess(case, policy.knowledge)
+    own = {item.id for item in case.evidence if item.source == SOURCE}
+    if got_on := found.verdict == "none" and bool(found.proof) and own.issuperset(found.proof):
+        found = replace(found, proof=())
     known = {clue.ref for clue in finding.clues if clue.ref}
-    clues = tuple(clue for clue in _clues(subject.evidence, found, now) if clue.ref not in known)
+    clues = tuple(clue for clue in _clues(case.evidence, found, now) if clue.ref not in known)
     with_lines = replace(finding, clues=(*finding.clues, *clues)[: max(MOST_CLUES, len(finding.clues))])
+    if got_on:  # that nothing was wrong with the losses is no word on why it ended
+        return Refined(with_lines)
     cause = CAUSE_OF_VERDICT.get(found.verdict)
-    if finding.cause not in OPEN or cause is None or not _decides(found):
+    if cause is None or not _open(finding, found) or not _decides(found):
         return Refined(with_lines, found)
     return Refined(
         replace(
@@ -91,6 +98,13 @@ def confidence(found: Assessment) -> float:
     return CONFIDENCE[found.confidence]
 
 
+def _open(finding: Finding, found: Assessment) -> bool:
+    """A run that goes on is ended for its losses only where a second sign names the node."""
+    if finding.cause == f.NOT_FINITE:
+        return found.verdict == "gpu_hardware" and bool(found.suspect_nodes)
+    return finding.cause in OPEN
+
+
 def _decides(found: Assessment) -> bool:
     """A guess changes nothing that is done, unless it rests on more than one kind of sign."""
     return found.confidence != LOW
@@ -105,9 +119,11 @@ def _fault_at(finding: Finding, found: Assessment) -> float | None:
 
 
 def _clues(evidence: tuple[Evidence, ...], found: Assessment, now: float) -> tuple[Clue, ...]:
-    """Proof first, then what clears, then consequences; the rest decided nothing."""
+    """Proof first, then what clears, then consequences, then how the run got on; the rest decided nothing."""
     by_id = {item.id: item for item in evidence}
-    stances = [(found.proof, "accuses"), (found.clears, "clears"), (found.cascade, "cascade")]
+    told = {*found.proof, *found.clears, *found.cascade}
+    progress = [item.id for item in evidence if item.source == SOURCE and item.id not in told]
+    stances = [(found.proof, "accuses"), (found.clears, "clears"), (found.cascade, "cascade"), (progress, "context")]
     return tuple(
         clue_of(by_id[name], stance, now) for names, stance in stances for name in names if name in by_id
     )[:MOST_CLUES]  # fmt: skip

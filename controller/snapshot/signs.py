@@ -13,7 +13,10 @@ from django.db.models.functions import RowNumber
 from controller.clock import aware
 from controller.decision.evidence import JOB, SENSOR, Evidence
 from controller.decision.facts import PastFault
+from controller.decision.findings import NOT_FINITE
+from controller.decision.progress_evidence import SOURCE
 from controller.models import AgentReport, Attempt, Cluster, Incident, NodeHold, NodeSensor, Sign, TrainingJob
+from controller.models import Evidence as Told
 
 MOST_OF_A_JOB = 200
 MOST_OF_A_NODE = 40
@@ -78,11 +81,15 @@ def _hardest(signs: QuerySet[Sign], each: str, most: int) -> QuerySet[Sign]:
 
 def _faults(jobs: Collection[TrainingJob]) -> dict[int, PastFault]:
     newest = Incident.objects.filter(training_job__in=list(jobs)).values("training_job").annotate(newest=Max("pk"))
-    found = Incident.objects.filter(pk__in=newest.values("newest")).select_related("attempt")
-    return {incident.training_job_id: _fault(incident) for incident in found}
+    found = list(Incident.objects.filter(pk__in=newest.values("newest")).select_related("attempt"))
+    asked = [incident.pk for incident in found if incident.cause == NOT_FINITE]
+    told: dict[int, list[str]] = {}
+    for number, ref in Told.objects.filter(incident__in=asked, source=SOURCE).values_list("incident", "ref"):
+        told.setdefault(number, []).append(ref)
+    return {incident.training_job_id: _fault(incident, tuple(told.get(incident.pk, ()))) for incident in found}
 
 
-def _fault(incident: Incident) -> PastFault:
+def _fault(incident: Incident, rests_on: tuple[str, ...]) -> PastFault:
     nodes = incident.attempt.nodes if incident.attempt is not None else incident.suspects
     at = incident.fault_at or incident.detected_at
     return PastFault(
@@ -94,6 +101,7 @@ def _fault(incident: Incident) -> PastFault:
         at=at.timestamp(),
         detected_at=incident.detected_at.timestamp(),
         until=incident.ended_at.timestamp() if incident.ended_at is not None else None,
+        rests_on=rests_on,
     )
 
 

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from controller.decision.attempt_facts import EndedAttempt
+from controller.decision.attempt_facts import EndedAttempt, LearnedPace
 from controller.decision.evidence import JOB, Evidence
 from controller.decision.live_case import case_of
+from controller.decision.losses import LossState, NotFinite, Spike
 from tests.decision.quiet import NOW, POLICY, attempt, slurm_job, subject
 
 pytestmark = pytest.mark.pure
@@ -41,3 +42,15 @@ def test_failures_in_a_row_without_progress_are_counted() -> None:
 def test_a_cancelled_job_was_ended_by_somebody() -> None:
     assert case_of(subject(slurm=slurm_job(base="CANCELLED")), NOW, POLICY).cancelled_by_user
     assert not case_of(subject(), NOW, POLICY).cancelled_by_user
+
+
+def test_what_the_run_itself_shows_is_weighed_too() -> None:
+    shown = attempt(
+        learned={"step": LearnedPace(500, 0.6, 40.0, recent_s=37.0)},
+        loss=LossState(last_step=99, bad_since=90, bad_steps=10, spikes=(Spike(5, 9.0, 2.0),)),
+        not_finite=(NotFinite(3, "grad_norm", 77),),
+    )
+    found = case_of(subject(evidence=(LINE,), attempt=shown), NOW, POLICY).evidence
+    codes = ["cuda.ecc", "progress.slow", "loss.not_finite", "loss.not_finite", "loss.spike"]
+    assert [piece.code for piece in found] == codes and len({piece.id for piece in found}) == 5
+    assert found == case_of(subject(evidence=(LINE,), attempt=shown), NOW, POLICY).evidence

@@ -1,8 +1,10 @@
 """What a run's own progress gives diagnosis to weigh."""
 
+from dataclasses import replace
+
 import pytest
 
-from controller.decision.attempt_facts import AttemptFact, LearnedPace
+from controller.decision.attempt_facts import LearnedPace
 from controller.decision.losses import LossState, NotFinite, Spike
 from controller.decision.progress_evidence import evidence
 from tests.decision.quiet import NOW, POLICY, attempt, subject
@@ -39,17 +41,27 @@ def test_losses_that_jumped_or_are_no_numbers() -> None:
     facts: dict[str, object] = {"loss": LossState(spikes=spikes), "not_finite": (NotFinite(3, "loss", 77),)}
     pieces = evidence(subject(attempt=attempt(**facts)), NOW, POLICY)
     assert [(p.code, p.rank, p.attrs.get("step"), p.attrs.get("healed")) for p in pieces] == [
-        ("loss.not_finite", 3, 77, None),
+        ("loss.not_finite", 3, 77, False),
         ("loss.spike", None, 120, True),
         ("loss.spike", None, 400, False),
     ]
     assert "back at step 130" in pieces[1].raw and "not back yet" in pieces[2].raw
 
 
-def test_losses_alone_propose_nothing() -> None:
-    """A hardware verdict from NaN alone needs a second sign; a healed spike is no incident."""
-    from controller.decision.detectors import detect
+def test_a_row_that_goes_on_is_told_once_with_its_length() -> None:
+    going = LossState(last_step=149, last_finite_step=99, bad_since=100, bad_steps=50, not_finite=50)
+    first = (NotFinite(0, "loss", 100), NotFinite(2, "grad_norm", 100))
+    row, other = evidence(subject(attempt=attempt(loss=going, not_finite=first)), NOW, POLICY)
+    assert (row.rank, row.count, row.attrs["step"], row.id) == (0, 50, 100, "progress:not_finite:g1:100")
+    assert "50 times in a row" in row.raw and (other.rank, other.attrs["healed"]) == (2, False)
+    longer = replace(going, last_step=150, bad_steps=51)
+    assert evidence(subject(attempt=attempt(loss=longer)), NOW, POLICY)[0].id == row.id
+    again = evidence(subject(attempt=attempt(generation=2, loss=going)), NOW, POLICY)[0]
+    assert again.id != row.id, "another attempt's is another"
 
-    bad = LossState(bad_since=10, bad_steps=5000, not_finite=5000, spikes=(Spike(5, 9.0, 2.0),))
-    of_run: AttemptFact = attempt(loss=bad, not_finite=(NotFinite(0, "loss", 10),))
-    assert detect(subject(attempt=of_run), NOW, POLICY) is None
+
+def test_what_was_no_number_and_is_one_again_is_told_as_healed() -> None:
+    """A loss scaler skips such steps; while rank 0's loss is a number, nothing of it is in the weights."""
+    fine = LossState(last_step=150, last_finite_step=150, not_finite=1)
+    (piece,) = evidence(subject(attempt=attempt(loss=fine, not_finite=(NotFinite(3, "grad_norm", 4),))), NOW, POLICY)
+    assert piece.attrs["healed"] is True and "later" in piece.raw

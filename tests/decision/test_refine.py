@@ -7,12 +7,16 @@ import pytest
 
 from controller.decision.actions import HOLD_NODE, NOTIFY
 from controller.decision.actions import REQUEUE as REQUEUE_ACTION
+from controller.decision.attempt_facts import LearnedPace, RankProgress
 from controller.decision.diagnosis import ASK, REQUEUE, Verdict, diagnose
 from controller.decision.evidence import JOB, SENSOR, Evidence
 from controller.decision.facts import SubjectFacts
 from controller.decision.findings import FABRIC, GPU_HARDWARE, NODE_LOST, PROCESS_DIED, USER_ERROR, Finding
+from controller.decision.losses import LossState, Spike
+from controller.decision.policy import Stall
 from controller.decision.propose import propose
 from controller.decision.silent_nodes import node_lost
+from controller.decision.stalls import stalled
 from tests.decision.given import knowledge
 from tests.decision.quiet import NOW, POLICY, attempt, gpu2_lost, rank_exit, slurm_job, subject
 
@@ -101,3 +105,47 @@ def test_three_reporters_reach_the_plan() -> None:
     assert {(plan.kind, plan.target) for plan in proposal.plans} >= {(HOLD_NODE, "gpu2"), (REQUEUE_ACTION, "7")}
     held = propose(facts, NOW, KNOWING)
     assert {plan.kind for plan in held.plans} == {REQUEUE_ACTION, NOTIFY}
+
+
+# --- what the run itself shows --------------------------------------------------------------------------------------
+
+SLOW = {"step": LearnedPace(500, 0.6, 40.0, recent_s=37.0)}
+
+
+def test_the_runs_own_progress_is_shown_though_nothing_else_was_said() -> None:
+    facts = subject(attempt=attempt(learned=SLOW, loss=LossState(spikes=(Spike(90, 9.0, 2.0, 95),))))
+    found = judged(facts, PROCESS_DIED)
+    assert {(clue.code, clue.stance, clue.layer) for clue in found.clues} == {
+        ("progress.slow", "context", "progress"),
+        ("loss.spike", "context", "process"),
+    }
+    plain = judged(subject(), PROCESS_DIED)
+    assert (found.cause, found.remedy, found.budget) == (plain.cause, plain.remedy, plain.budget)
+    assert found.assessment == {}, "a healed spike is no word on why a process died"
+
+
+def test_a_pace_that_collapsed_before_a_connection_closed_is_part_of_the_story() -> None:
+    """Case A51: nobody knows why that process had ended; sixty times slower is shown, and blames nobody."""
+    raw = "Read error [10.1.0.42]:25266: Connection reset by peer"
+    lost = replace(said("gloo.peer_lost", node="gpu1", rank=0, peer="10.1.0.42", kind="closed"), raw=raw)
+    found = judged(hit(lost, addresses={"10.1.0.42": "gpu2"}, attempt=attempt(learned=SLOW)), PROCESS_DIED)
+    assert (found.assessment["verdict"], found.assessment["confidence"]) == ("unknown", "low")
+    assert "62 times" in found.assessment["why"] and found.hold == found.exclude == ()
+    assert {c.code for c in found.clues if c.stance == "accuses"} == {"gloo.peer_lost", "progress.slow"}
+
+
+def test_a_stall_is_not_told_twice() -> None:
+    """The detector's own lines and the evidence of the same stall have the same ids."""
+    at = NOW - 4000.0
+    ranks = tuple(
+        RankProgress(n, f"gpu{1 + n // 2}", "running", NOW - 0.5, "training", 99 if n == 2 else 100, at, NOW - 0.5)
+        for n in range(4)
+    )
+    facts = subject(attempt=attempt(ranks=ranks), rank_nodes=RANKS)
+    policy = replace(KNOWING, stall=Stall(step_s=60.0))
+    finding = stalled(facts, NOW, policy)
+    assert isinstance(finding, Finding)
+    found = diagnose(facts, finding, NOW, policy)
+    assert (found.cause, found.remedy, found.budget) == ("hang", REQUEUE, "infrastructure")
+    assert [c.ref for c in found.clues] == [c.ref for c in finding.clues]
+    assert found.hold == found.exclude == ()

@@ -108,7 +108,7 @@ CODES: dict[str, tuple[str, str]] = {
                          "table calls it the root cause), table (number of the table)"),
     "torchrun.closing": ("process", "pid, signal (Sending process N closing signal)"),
     "signal.received": ("process", "signal, ignored (bool)"),
-    "loss.not_finite": ("process", "step, name"),
+    "loss.not_finite": ("process", "step, name, healed (bool: numbers came after it)"),
     "loss.spike": ("process", "step, value, healed (bool)"),
     "trainer.finished": ("process", "text"),
     "stack.stuck": ("process", "text (innermost frames of a stuck rank)"),

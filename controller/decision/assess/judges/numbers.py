@@ -7,7 +7,7 @@ from controller.decision.assessment import HIGH, LOW, MEDIUM
 
 
 def not_finite(view: View) -> Opinion | None:
-    found = view.of("loss.not_finite")
+    found = tuple(e for e in view.of("loss.not_finite") if e.attrs.get("healed") is not True)
     if not found:
         return None
     follows = view.case.facts.get("follows")

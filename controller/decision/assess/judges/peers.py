@@ -26,7 +26,8 @@ def lost_peer(view: View) -> Opinion | None:
     complaining = {e.node for e in found if e.node}
     silent = sorted(n for n in named if n not in complaining) or sorted(named)
     suspects = silent if len(silent) == 1 else []
-    slow = slow_down(view)
+    collapsed = view.of("progress.slow")
+    slow = slow_down(view) or "; ".join(e.raw for e in collapsed)
     text = f"the other side closed the connection to {listed(nodes_of(found)) or 'a rank'}"
     text += (
         f": a process on {suspects[0]} had ended before, and nothing says why" if suspects else ", and nothing says why"
@@ -35,7 +36,7 @@ def lost_peer(view: View) -> Opinion | None:
         "unknown",
         LOW,
         text + (f"; {slow}" if slow else ""),
-        (*found, *(view.of("progress.step") if slow else ())),
+        (*found, *(view.of("progress.step") if slow else ()), *collapsed),
         suspects=tuple(suspects),
         ranks=view.names.ranks_on(suspects[0]) if suspects and len(view.names.ranks_on(suspects[0])) == 1 else (),
         follow_up=tuple(f"look for the first dead process on {n}" for n in suspects),
