@@ -68,7 +68,8 @@ class LearnedPace:
 class AttemptFact:
     """`ranks`: in order of their numbers. `learned`: by kind (`startup, loading, first_step, step, saving,
     evaluation`). `counts_from`: standing still before it was expected (the job was suspended). `loss`: rank 0's,
-    without the values; `not_finite`: whose numbers were none first."""
+    without the values; `not_finite`: whose numbers were none first. `work`: what the ranks' own work took, as texts
+    that `straggler_evidence` reads."""
 
     generation: int
     state: str
@@ -93,6 +94,7 @@ class AttemptFact:
     learned: Mapping[str, LearnedPace] = field(default_factory=dict)
     loss: LossState | None = None
     not_finite: tuple[NotFinite, ...] = ()
+    work: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

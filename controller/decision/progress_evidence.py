@@ -5,7 +5,7 @@ It stands beside what other layers say. By itself a stall opens an incident, and
 
 from dataclasses import replace
 
-from controller.decision import stalls
+from controller.decision import stalls, straggler_evidence
 from controller.decision.attempt_facts import AttemptFact
 from controller.decision.evidence import JOB, Evidence, Scalar
 from controller.decision.facts import SubjectFacts
@@ -22,6 +22,7 @@ def evidence(subject: SubjectFacts, now: float, policy: Policy) -> tuple[Evidenc
     if attempt is None:
         return ()
     own = (*_slow(subject.run_id, attempt, policy.stall), *_losses(subject.run_id, attempt))
+    own = (*own, *straggler_evidence.evidence(subject.run_id, attempt))
     return (*stalls.evidence(subject, now, policy), *own)
 
 

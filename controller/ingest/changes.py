@@ -38,7 +38,8 @@ class ProbeAnswer:
 @dataclass
 class Changes:
     """Everything that a message's new records change. `decisive`: the sweep should look now, not at its next tick.
-    `losses`: rank 0's points; `not_finite`: (rank, metric, first step) of numbers that are none."""
+    `losses`: rank 0's points; `not_finite`: (rank, metric, first step) of numbers that are none. `work`: by
+    rank, the seconds of its own work by step; `roles`: by rank."""
 
     stamps: dict[str, datetime] = field(default_factory=dict)
     exits: list[dict[str, Any]] = field(default_factory=list)
@@ -47,6 +48,8 @@ class Changes:
     points: list[Points] = field(default_factory=list)
     losses: list[tuple[int, float]] = field(default_factory=list)
     not_finite: list[tuple[int, str, int]] = field(default_factory=list)
+    work: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
+    roles: dict[int, str] = field(default_factory=dict)
     signs: list[SignNote] = field(default_factory=list)
     checkpoints: list[CheckpointNote] = field(default_factory=list)
     probes: list[ProbeAnswer] = field(default_factory=list)

@@ -10,7 +10,7 @@ from datetime import datetime
 from django.db import transaction
 
 from controller.clock import aware
-from controller.ingest import instructions, sign_rows, store
+from controller.ingest import instructions, sign_rows, store, work
 from controller.ingest.changes import Changes
 from controller.ingest.ranges import when
 from controller.ingest.translate import check_ranges, heartbeat_step, next_in_row, translate
@@ -64,8 +64,11 @@ def _take(job: TrainingJob, message: Message, newest: int, now: float) -> Receiv
         changes.world_size = len(message.ranks) * len(attempt.nodes) or None
     _write(job, message, changes, store.Place(attempt, current, new_attempt), at)
     report.last_seq += len(records)
+    worked = bool(changes.work or changes.roles)
+    if worked:
+        report.work = work.merged(report.work, changes)
     fresh = new_report or (current and store.is_fresh(report, sent_at) and store.same_boot(report, message))
-    store.save_report(report, message, fresh=fresh, now=at, sent_at=sent_at)
+    store.save_report(report, message, fresh=fresh, now=at, sent_at=sent_at, also=("work",) if worked else ())
     orders = instructions.for_agent(job, attempt, message.node, max(newest, message.generation), now)
     return Received(Answer(report.last_seq, now, orders), wake=changes.decisive or new_attempt)
 

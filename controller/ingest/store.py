@@ -4,6 +4,7 @@ Locks are taken in one order: the agent's report, the attempt, the training job.
 inserted before them already hold key-share locks on the same rows. State columns are written by the ledger, never here.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -97,9 +98,12 @@ def lock_report(attempt: Attempt, message: Message, now: datetime, sent_at: date
     )
 
 
-def save_report(report: AgentReport, message: Message, *, fresh: bool, now: datetime, sent_at: datetime) -> None:
-    """`fresh`: the heartbeat part is newer than what is there (silence is judged by `received_at`)."""
-    columns = ["last_seq"]
+def save_report(
+    report: AgentReport, message: Message, *, fresh: bool, now: datetime, sent_at: datetime, also: Sequence[str] = ()
+) -> None:
+    """`fresh`: the heartbeat part is newer than what is there (silence is judged by `received_at`). `also`: columns
+    that were set before."""
+    columns = ["last_seq", *also]
     if message.machine is not None and not report.identity:
         report.identity = encode_machine(message.machine)
         columns.append("identity")

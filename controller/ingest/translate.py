@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from controller.clock import aware
-from controller.ingest import losses
+from controller.ingest import losses, work
 from controller.ingest.changes import Changes, CheckpointNote, Points, ProbeAnswer
 from controller.ingest.importance import HARD, order_of
 from controller.ingest.ranges import INT32, INT64, LAST_YEAR, TEXT, check_node_name, when, whole
@@ -107,6 +107,7 @@ def _metrics(changes: Changes, message: Message, record: Record, at: datetime) -
         Points(record.seq, rank, body["name"], list(body["steps"]), list(body["times"]), list(body["values"]))
     )
     losses.note(changes, rank, body)
+    work.note(changes, rank, body)
     if body["name"] == "loss":
         changes.reached(max(body["steps"]), at)
 
@@ -190,8 +191,9 @@ def _probe(changes: Changes, message: Message, record: Record, at: datetime) -> 
 
 
 def _run_facts(changes: Changes, message: Message, record: Record, at: datetime) -> None:
+    work.note_role(changes, record.body.get("rank"), record.body.get("role"))
     for key, value in record.body.items():
-        if key != "rank" and value is not None and len(key) <= 64 and len(changes.run_facts) < FACTS:
+        if key not in ("rank", "role") and value is not None and len(key) <= 64 and len(changes.run_facts) < FACTS:
             changes.run_facts[key] = _scalar(value)
 
 

@@ -117,7 +117,7 @@ class Attempt(models.Model):
 class AgentReport(models.Model):
     """The last word of one agent: the heartbeat part of its newest message, and how far its records are committed.
     `identity`: what it said of its machine; `identity_at`: when that was taken down as its node's. `gpus`: UUIDs of the
-    GPUs that the job holds there, empty where it did not say."""
+    GPUs that the job holds there, empty where it did not say. `work`: what its ranks' own work took (`ingest.work`)."""
 
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="agents")
     node = models.CharField(max_length=255)
@@ -134,6 +134,7 @@ class AgentReport(models.Model):
     gpus = json_list()
     probe_port = models.PositiveIntegerField(null=True, blank=True)
     ranks = json_list()
+    work = models.TextField(blank=True, default="")
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["attempt", "node"], name="one_report_per_node")]

@@ -242,6 +242,7 @@ def _attempt(job: TrainingJob, attempts: list[Attempt], rows: Rows, counts_from:
         ranks=progress.ranks(reports),
         learned=progress.learned(attempts, reports, _leader_before(attempts, rows)),
         **progress.losses(attempt.losses),
+        work=tuple(report.work for report in reports if report.work),
         **_checks(attempt.checks),
     )
 

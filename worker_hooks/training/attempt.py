@@ -39,6 +39,7 @@ class Options:
     total_steps: int | None = None
     exact: bool | None = None
     elastic: bool = False
+    role: str | None = None
     config: Any = None
 
 
@@ -116,6 +117,7 @@ class Attempt:
             parameters=sum(parameter.numel() for parameter in self._tracked.parameters().values()),
             global_batch=None,
             max_step_before=resumption.max_step_before,
+            role=self._options.role,
         )
 
     @property

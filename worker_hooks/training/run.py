@@ -21,8 +21,9 @@ class Run:
 
     Options: `root` and `run_id` (default: the environment, else ./relume-checkpoints), `checkpoint_every` updates
     (0: only at the end), `keep` committed checkpoints, `total_steps` (batches end there), `exact` (replayed losses must
-    be equal to the bit; default on CPU), `elastic` (allow another number of ranks), `config` (JSON, its digest is
-    stored). Objects given by name are tracked, and `with` then restores them.
+    be equal to the bit; default on CPU), `elastic` (allow another number of ranks), `role` (what this rank does, such
+    as `stage 0`: its `compute_s` is compared with ranks of that role only), `config` (JSON, its digest is stored).
+    Objects given by name are tracked, and `with` then restores them.
     """
 
     def __init__(
@@ -143,7 +144,8 @@ class Run:
             self._in_batches = False
 
     def step(self, loss: torch.Tensor | float | None = None, **metrics: Any) -> None:
-        """An optimizer update is complete. Never waits for a device, adds no collective.
+        """An optimizer update is complete. Never waits for a device, adds no collective. `metrics`: any numbers by
+        name; `compute_s` are the seconds of this rank's own work in this update, without its waits for others.
 
         A checkpoint that is due is taken when the loop asks for the next batch, so what follows `step` in the loop's
         body still belongs to this update. Outside `batches` it is taken at once.
