@@ -1,4 +1,4 @@
-"""What a run's own numbers say, end to end: losses that stay none ask, a second sign names a node, a spike is let be."""
+"""What a run's own numbers say, end to end: those that stay none ask, a second sign names a node, a spike is let be."""
 
 from dataclasses import replace
 from typing import Any
