@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from controller.decision.evidence import Evidence
 from controller.decision.losses import LossState, NotFinite
 
 
@@ -99,10 +100,13 @@ class AttemptFact:
 
 @dataclass(frozen=True)
 class EndedAttempt:
-    """An earlier attempt of the same training job: where it began, how far it got, what ended it."""
+    """An earlier attempt of the same training job: where it began, how far it got, what ended it. `verdict`: how the
+    fault that ended it was judged, "" unknown; `evidence`: the proof lines of that, bounded, of the latest attempts."""
 
     generation: int
     start_step: int | None = None
     step: int | None = None
     outcome: str = ""
     nodes: tuple[str, ...] = ()
+    verdict: str = ""
+    evidence: tuple[Evidence, ...] = ()

@@ -75,7 +75,8 @@ class Case:
     `worked_before`: these nodes have run this job. `healthy_nodes`: equals that did the same thing without fault.
     `cancelled_by_user`: somebody ended it. `attempts`: earlier ones, oldest first, without the present one.
     `same_before`: how many earlier attempts in a row ended like this one without progress. `trusted`: whether the word
-    of the job alone may hold a node. `facts`: what else a bundle says. `now`: None for a bundle."""
+    of the job alone may hold a node. `memory_s`: for so long before `now` what was remembered of nodes counts, None for
+    ever. `facts`: what else a bundle says. `now`: None for a bundle."""
 
     evidence: tuple[Evidence, ...] = ()
     run_id: str = ""
@@ -96,5 +97,6 @@ class Case:
     attempts: tuple[PastAttempt, ...] = ()
     same_before: int = 0
     trusted: bool = False
+    memory_s: float | None = None
     now: float | None = None
     facts: Mapping[str, Scalar] = field(default_factory=dict)

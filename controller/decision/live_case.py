@@ -30,9 +30,10 @@ def case_of(subject: SubjectFacts, now: float, policy: Policy) -> Case:
         last_step=_last_step(subject),
         worked_before=trained or (attempt is not None and attempt.first_step_seen),
         cancelled_by_user=subject.slurm is not None and subject.slurm.base == "CANCELLED",
-        attempts=tuple(PastAttempt(e.step, e.start_step, e.outcome) for e in subject.attempts_before),
+        attempts=tuple(PastAttempt(e.step, e.start_step, e.verdict, e.evidence) for e in subject.attempts_before),
         same_before=_same_before(subject),
         trusted=policy.trust_job_evidence,
+        memory_s=policy.limits.strike_memory_s,
         now=now,
     )
 

@@ -30,7 +30,8 @@ class Ceilings:
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds. `sign_memory_s`: how long signs are kept; those that an incident rests on are kept with it."""
+    """Seconds. `sign_memory_s`: how long signs are kept; those that an incident rests on are kept with it.
+    `strike_memory_s`: how long what an incident said of a node counts as a voice beside another job's."""
 
     agent_silent_s: float = 3.0
     probe_timeout_s: float = 1.0
@@ -40,6 +41,7 @@ class Limits:
     action_expires_s: float = 600.0
     exit_settle_s: float = 2.0
     sign_memory_s: float = 604800.0
+    strike_memory_s: float = 86400.0
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from controller.decision.node_hold import NODE_HOLD
 from controller.decision.policy import Policy
 from controller.decision.training_job import TRAINING_JOB
 from controller.models import AgentReport, Attempt, Cluster, Incident, Node, NodeCheck, NodeHold, TrainingJob
-from controller.snapshot import launches, past, progress, subject_evidence
+from controller.snapshot import launches, past, progress, remembered, subject_evidence
 from controller.snapshot.cluster_facts import cluster_facts
 from controller.snapshot.job_view import slurm_fact
 from controller.snapshot.past import PastIncident
@@ -51,6 +51,7 @@ class Rows:
     marks: dict[str, float] = field(default_factory=dict)  # by node: when Slurm drained it for a failed start
     scheduler: SchedulerFact = field(default_factory=SchedulerFact)
     signs: SignRows = field(default_factory=SignRows)
+    memory: remembered.Memory = field(default_factory=remembered.Memory)
 
 
 def read_facts(cluster: Cluster, now: float, policy: Policy) -> tuple[list[SubjectFacts], ClusterFacts]:
@@ -70,7 +71,7 @@ def _subjects(rows: Rows, watched: float, now: float) -> Iterator[SubjectFacts]:
             subject = _subject(job, rows, watched)
             attempts = rows.attempts.get(job.pk, [])
             reports = rows.agents.get(attempts[-1].pk, []) if attempts else []
-            yield subject_evidence.added(subject, job, attempts, reports, rows.signs, now)
+            yield subject_evidence.added(subject, job, attempts, reports, rows.signs, rows.memory, now)
         except (KeyError, TypeError, ValueError, AttributeError):
             log.exception("facts_unreadable", run_id=job.run_id)
 
@@ -100,6 +101,9 @@ def _rows(cluster: Cluster, jobs: list[TrainingJob], now: float, policy: Policy)
     newest_of = {job: attempts[-1] for job, attempts in rows.attempts.items()}
     names = {name for attempt in newest_of.values() for name in attempt.nodes}
     rows.signs = read_signs(cluster, jobs, newest_of, names, now - policy.limits.sign_memory_s)
+    names |= {name for job in jobs for name in job.view.get("nodes", ())}
+    since = now - policy.limits.strike_memory_s
+    rows.memory = remembered.read(cluster, jobs, rows.attempts, names, rows.signs.sensors, since)
     rows.nodes, rows.up = _nodes(cluster, rows)
     return rows
 

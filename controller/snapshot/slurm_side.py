@@ -5,9 +5,10 @@ What Relume wrote into Slurm itself is no evidence: its own drain must not prove
 
 from collections.abc import Iterable, Mapping
 
-from controller.decision.evidence import CONTROLLER, SLURM, Evidence
+from controller.decision.evidence import CONTROLLER, SLURM, Evidence, Scalar
 from controller.decision.facts import NodeFact, SlurmJobFact
 from controller.models import Incident
+from controller.snapshot.remembered import Memory, accused, verdict_of
 
 OURS = "relume:"
 BAD_FLAGS = frozenset({"DRAIN", "FAIL", "NOT_RESPONDING"})
@@ -15,6 +16,29 @@ BAD_FLAGS = frozenset({"DRAIN", "FAIL", "NOT_RESPONDING"})
 UNKILLABLE = "kill task failed"
 LAUNCH = ("prolog error", "batch job complete failure", "slurmdspooldir is full")
 HARDWARE = frozenset({"gpu_hardware", "node_failure", "fabric"})
+# Families of signs that speak of a machine, and what of their details a later judge compares.
+MACHINE = frozenset(
+    {
+        "xid",
+        "sxid",
+        "gpu",
+        "cuda",
+        "nccl",
+        "gloo",
+        "nic",
+        "ib",
+        "link",
+        "pcie",
+        "memory",
+        "cpu",
+        "kernel",
+        "disk",
+        "slurm",
+    }
+)
+DETAILS = ("pci", "gpu_uuid", "location", "peer", "remote_gid")
+MOST_CODES = 4
+MOST_REMEMBERED = 100
 QUIET_JOB = frozenset({"PENDING", "RUNNING", "COMPLETED"})
 
 
@@ -64,31 +88,50 @@ def _evidence(
     return Evidence(f"slurm:{key}"[:64], code, "slurm", "slurm", SLURM, raw, at, node, attrs=dict(attrs or {}))
 
 
-def history(recent: Iterable[Incident], names: Iterable[str], before: float, except_for: int | None) -> list[Evidence]:
-    """Earlier incidents, of any job, that ended with a hardware verdict about one of these nodes: the controller's own
-    memory. `before`: those that belong to the present attempt are not history; `except_for`: nor is the live one."""
-    wanted, found = set(names), []
-    for incident in recent:
-        verdict = incident.assessment.get("verdict") or incident.cause
-        if verdict not in HARDWARE or incident.pk == except_for or incident.detected_at.timestamp() >= before:
+def history(memory: Memory, names: Iterable[str], run_id: str, before: float, except_for: int | None) -> list[Evidence]:
+    """What earlier incidents, of any job, said of these nodes' hardware: the controller's own memory, each proof line
+    once, with its code. `before`: what this job's incidents said since then belongs to its present attempt and is not
+    history, nor is `except_for`, its live one; another job's word is, whenever it came. Nothing of before a node was
+    put back into service."""
+    wanted, found = set(names), list[Evidence]()
+    for incident in memory.incidents:
+        at = incident.detected_at.timestamp()
+        own = incident.training_job.run_id == run_id
+        if incident.pk == except_for or (own and at >= before):
             continue
-        for name in sorted(wanted & set(incident.suspects)):
-            found.append(_remembered(incident, name, verdict))
-    return found
+        for name in sorted(wanted & accused(incident)):
+            if memory.settled.get(name, 0.0) < at:
+                found += _remembered(incident, name, memory.proof.get(incident.pk, ()))
+    return found[:MOST_REMEMBERED]
 
 
-def _remembered(incident: Incident, name: str, verdict: str) -> Evidence:
-    xid = incident.assessment.get("xid")
-    attrs: dict[str, str | int] = {"job": incident.training_job.run_id, "error": incident.summary[:200]}
-    attrs["of"] = f"xid.{xid}" if isinstance(xid, int) else verdict
+def _remembered(incident: Incident, name: str, proof: Iterable[Evidence]) -> list[Evidence]:
+    """One for each code that was said of the node; where no line is kept, the verdict on its hardware."""
+    lines: dict[str, Evidence] = {}
+    for line in proof:
+        if line.node == name and line.family in MACHINE:
+            lines.setdefault(line.code, line)
+    if lines:
+        return [_told(incident, name, code, line) for code, line in sorted(lines.items())[:MOST_CODES]]
+    xid, verdict = incident.assessment.get("xid"), verdict_of(incident)
+    if verdict not in HARDWARE or name not in incident.suspects:
+        return []
+    return [_told(incident, name, f"xid.{xid}" if isinstance(xid, int) else verdict, None)]
+
+
+def _told(incident: Incident, name: str, code: str, line: Evidence | None) -> Evidence:
+    run_id = incident.training_job.run_id
+    attrs: dict[str, Scalar] = {key: line.attrs[key] for key in DETAILS if line is not None and key in line.attrs}
+    attrs |= {"job": run_id, "error": (line.raw if line is not None else incident.summary)[:200], "of": code}
+    fault = incident.fault_at or incident.detected_at
     return Evidence(
-        id=f"history:{incident.pk}:{name}"[:64],
+        id=f"history:{incident.pk}:{code}:{name}"[:64],
         code="history.error",
         layer="node",
         source="history",
         origin=CONTROLLER,
-        raw=f"job {incident.training_job.run_id} on {name}: {incident.summary}"[:2048],
-        at=(incident.fault_at or incident.detected_at).timestamp(),
+        raw=f"job {run_id} on {name}: {line.raw if line is not None else incident.summary}"[:2048],
+        at=line.at if line is not None and line.at is not None else fault.timestamp(),
         node=name,
         attrs=attrs,
     )

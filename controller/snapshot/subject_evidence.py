@@ -7,6 +7,7 @@ from controller.decision.attempt_facts import EndedAttempt
 from controller.decision.facts import SubjectFacts
 from controller.models import AgentReport, Attempt, TrainingJob
 from controller.snapshot import signs, slurm_side
+from controller.snapshot.remembered import Memory
 
 MOST_ATTEMPTS = 20
 
@@ -17,6 +18,7 @@ def added(
     attempts: Sequence[Attempt],
     reports: Sequence[AgentReport],
     rows: signs.SignRows,
+    memory: Memory,
     now: float,
 ) -> SubjectFacts:
     """`attempts`: oldest first. `reports`: of the newest one."""
@@ -28,7 +30,7 @@ def added(
     weighed = [
         *slurm_side.of_job(subject.slurm, subject.view_at),
         *slurm_side.of_nodes(subject.nodes, names, subject.view_at),
-        *slurm_side.history(rows.recent, names, began, live),
+        *slurm_side.history(memory, names, job.run_id, began, live),
         *signs.said_about(rows, newest, fault),
     ]
     unreadable, clean = signs.readable(rows, names, now)
@@ -42,9 +44,17 @@ def added(
         unreadable=unreadable,
         read_clean=clean,
         last_fault=fault,
-        attempts_before=tuple(_ended(attempt) for attempt in attempts[:-1][-MOST_ATTEMPTS:]),
+        attempts_before=tuple(_ended(attempt, memory) for attempt in attempts[:-1][-MOST_ATTEMPTS:]),
     )
 
 
-def _ended(attempt: Attempt) -> EndedAttempt:
-    return EndedAttempt(attempt.generation, attempt.start_step, attempt.step, attempt.outcome, tuple(attempt.nodes))
+def _ended(attempt: Attempt, memory: Memory) -> EndedAttempt:
+    return EndedAttempt(
+        attempt.generation,
+        attempt.start_step,
+        attempt.step,
+        attempt.outcome,
+        tuple(attempt.nodes),
+        memory.verdict(attempt),
+        memory.lines(attempt),
+    )

@@ -63,7 +63,7 @@ def merged(view: View, found: Sequence[Opinion]) -> Assessment:
     charges = _charges(found)
     drain, withheld, actions = _drains(view, charges)
     exclude = tuple(sorted(n for n, charge in charges.items() if charge.exclude or charge.drain))
-    agreed = (e for node in drain for e in by_another_job(view, node))
+    agreed = (e for node in drain for e in by_another_job(view, node, charges[node].by))
     carries = [*(e for opinion in found for e in opinion.proof), *agreed]
     proof = _ids(carries)
     return Assessment(
@@ -137,7 +137,9 @@ def _drains(view: View, charges: dict[str, Charge]) -> tuple[tuple[str, ...], tu
 
 def _not_alone(view: View, charge: Charge) -> bool:
     """Whether anybody but this job's own processes accuses the node."""
-    return bool(by_another_job(view, charge.node)) or any(independent(e, view.case.run_id) for e in charge.by)
+    return bool(by_another_job(view, charge.node, charge.by)) or any(
+        independent(e, view.case.run_id) for e in charge.by
+    )
 
 
 def _union(groups: Iterable[Sequence[str]]) -> tuple[str, ...]:

@@ -10,6 +10,8 @@ from controller.decision.meanings import Knowledge, Meaning
 
 # Lines that tell again what stands beside them.
 REPEATS = "repeats"
+# What an earlier incident said, of whatever job: the controller's memory of a node.
+REMEMBERED = "history.error"
 # Clocks of an unknown day are counted from 1970 on: they order lines among themselves, and are not dates.
 DATED_FROM = 366 * 86400.0
 # The same sign within this is one event told again: bursts, several readers of one log, several spellings.
@@ -66,7 +68,7 @@ class View:
 
 def view_of(case: Case, knowledge: Knowledge) -> View:
     names = Names(case)
-    items = ordered(_placed(each, names) for each in case.evidence)
+    items = ordered(_placed(each, names) for each in case.evidence if not _forgotten(each, case))
     mine, foreign = gpus.split(items, _gpus_by_node(case, names))
     return View(
         case=case,
@@ -115,7 +117,10 @@ def events(items: Iterable[Evidence]) -> list[list[Evidence]]:
 
 
 def independent(item: Evidence, run_id: str) -> bool:
-    """Not the word of this job's own processes: a root sensor, Slurm, the controller, or another job."""
+    """Not the word of this job's own processes: a root sensor, Slurm, the controller, or another job. What this job
+    said before is its own word, though the controller remembers it."""
+    if item.code == REMEMBERED and run_id and item.attrs.get("job", run_id) == run_id:
+        return False
     return item.origin in INDEPENDENT or bool(item.job and run_id and item.job != run_id)
 
 
@@ -126,6 +131,12 @@ def onset(items: Iterable[Evidence]) -> float | None:
 def _placed(item: Evidence, names: Names) -> Evidence:
     node = names.of(item)
     return item if node == item.node else replace(item, node=node)
+
+
+def _forgotten(item: Evidence, case: Case) -> bool:
+    if item.code != REMEMBERED or case.memory_s is None or case.now is None:
+        return False
+    return before(item.at, case.now, case.memory_s)
 
 
 def _rank(item: Evidence) -> tuple[int, int, str]:

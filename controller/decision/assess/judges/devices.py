@@ -94,7 +94,7 @@ def _again(view: View, node: str, lead: Evidence) -> bool:
     if any(gpus.device_of(e) == device and not _a_day_before(e, lead) for e in earlier):
         return True
     return any(
-        e.node == node and e.attrs.get("of") == lead.code and _lately(e) and gpus.device_of(e) in ("", device)
+        e.node == node and e.attrs.get("of") == lead.code and _lately(e, lead) and gpus.device_of(e) in ("", device)
         for e in view.of("history.error")
     )
 
@@ -103,9 +103,9 @@ def _a_day_before(earlier: Evidence, lead: Evidence) -> bool:
     return before(earlier.at, lead.at, DAY_S)
 
 
-def _lately(item: Evidence) -> bool:
-    hours = item.attrs.get("hours_ago")
-    return not isinstance(hours, int | float) or hours <= 24
+def _lately(remembered: Evidence, lead: Evidence) -> bool:
+    hours = remembered.attrs.get("hours_ago")
+    return hours <= 24 if isinstance(hours, int | float) else not _a_day_before(remembered, lead)
 
 
 def _pairs(told: Sequence[list[Evidence]]) -> list[tuple[list[Evidence], list[Evidence]]]:

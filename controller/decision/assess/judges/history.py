@@ -1,7 +1,14 @@
-"""What was seen before: one node with the same hardware error in several jobs."""
+"""What was seen before: one node with the same hardware error in several jobs.
+
+A job's word on a node that was not enough for a hold is a strike. It counts as an independent reporter for another job,
+as long as the policy remembers it; for the same job it is the same voice again.
+"""
+
+from collections.abc import Iterable
 
 from controller.decision.assess.opinion import Charge, Opinion
-from controller.decision.assess.view import View, onset
+from controller.decision.assess.roles import HARD, STRONG
+from controller.decision.assess.view import REMEMBERED, View, onset
 from controller.decision.assess.words import listed
 from controller.decision.assessment import HIGH, MEDIUM, NodeView
 from controller.decision.evidence import Evidence
@@ -10,7 +17,7 @@ from controller.decision.evidence import Evidence
 def seen_before(view: View) -> Opinion | None:
     """Hard errors only: a program's errors follow the program."""
     by_node: dict[str, tuple[Evidence, ...]] = {}
-    for item in view.of("history.error"):
+    for item in view.of(REMEMBERED):
         ours = not view.nodes or item.node in view.nodes
         if item.node and ours and _hard(view, item):
             by_node[item.node] = (*by_node.get(item.node, ()), item)
@@ -29,20 +36,26 @@ def seen_before(view: View) -> Opinion | None:
     )  # fmt: skip
 
 
-def by_another_job(view: View, node: str) -> tuple[Evidence, ...]:
-    """What an independent job said of this node's hardware before: a second voice beside this job's own. What this job
-    said itself in an earlier attempt is none."""
-    own = view.case.run_id
+def by_another_job(view: View, node: str, by: Iterable[Evidence]) -> tuple[Evidence, ...]:
+    """What an independent job said of this node's hardware before: a second voice beside this job's own (`by`). It must
+    be hard, or the very sign that this job has now. What this job said itself in an earlier attempt is none."""
+    own, now = view.case.run_id, {e.code for e in by}
     return tuple(
         e
-        for e in view.of("history.error")
-        if own and e.node == node and e.attrs.get("job", own) != own and _hard(view, e)
-    )
+        for e in view.of(REMEMBERED)
+        if own and e.node == node and e.attrs.get("job", own) != own
+        and (_hard(view, e) or (e.attrs.get("of") in now and _strong(view, e)))
+    )  # fmt: skip
 
 
 def _hard(view: View, item: Evidence) -> bool:
     row = view.knowledge.of(str(item.attrs.get("of", "")))
-    return row is not None and row.weight == "hard" and row.verdict in ("gpu_hardware", "node_failure")
+    return row is not None and row.weight == HARD and row.verdict in ("gpu_hardware", "node_failure")
+
+
+def _strong(view: View, item: Evidence) -> bool:
+    row = view.knowledge.of(str(item.attrs.get("of", "")))
+    return row is not None and row.weight == STRONG and row.verdict in ("gpu_hardware", "node_failure")
 
 
 def _jobs(items: tuple[Evidence, ...]) -> set[object]:
