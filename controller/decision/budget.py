@@ -1,5 +1,6 @@
 """Whether a training job may still be requeued, and why not."""
 
+from controller.decision.assessment import Assessment
 from controller.decision.facts import Spent, SubjectFacts
 from controller.decision.policy import Budget
 
@@ -14,6 +15,16 @@ def refusal(kind: str, spent: Spent, budget: Budget) -> str | None:
     if used >= allowed:
         return f"budget spent: {used} of {allowed} {kind} restarts"
     return None
+
+
+def over_limit(found: Assessment, spent: Spent) -> str | None:
+    """Why a verdict that allows only so many requeues at the same step allows no more; None while it does, or sets no
+    limit of its own."""
+    limit, used = found.requeue_limit, spent.of_kind.get(found.verdict, 0)
+    if limit is None or used < limit:
+        return None
+    often = "once" if limit == 1 else f"{limit} times"
+    return f"{found.verdict} is requeued at most {often} without progress, and was requeued {used} of {limit} already"
 
 
 def no_progress_in_time(subject: SubjectFacts, budget: Budget) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from controller.decision import advice, refine, relaunch
+from controller.decision import advice, budget, refine, relaunch
 from controller.decision import findings as f
 from controller.decision.assessment import Assessment
 from controller.decision.facts import SubjectFacts
@@ -113,11 +113,12 @@ def diagnose(subject: SubjectFacts, finding: Finding, now: float, policy: Policy
 
 def _by_evidence(subject: SubjectFacts, verdict: Verdict, found: Assessment) -> Verdict:
     pinned = _pinned(subject, found.exclude)
-    stop = found.stop if found.requeue is False else ""
+    spent = budget.over_limit(found, subject.spent)
+    stop = found.stop if found.requeue is False else spent or ""
     return replace(
         verdict,
         confidence=refine.confidence(found),
-        remedy=ASK if pinned or found.requeue is False else REQUEUE,
+        remedy=ASK if pinned or found.requeue is False or spent else REQUEUE,
         budget=BUDGETS[found.budget],
         hold=found.drain,
         exclude=() if pinned else found.exclude,

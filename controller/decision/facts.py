@@ -199,14 +199,16 @@ class PastFault:
 
 @dataclass(frozen=True)
 class Spent:
-    """Requeues already charged to this training job, and those at its present step without progress between. What
-    Slurm does by itself (preemption) is charged to nobody."""
+    """Requeues already charged to this training job, and those at its present step without progress between; `of_kind`:
+    of these how many for each verdict, with those of scripts that tell no step. What Slurm does by itself (preemption)
+    is charged to nobody."""
 
     infrastructure: int = 0
     process: int = 0
     user: int = 0
     time_limit: int = 0
     same_step: int = 0
+    of_kind: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,12 @@ CHARGED = ("infrastructure", "process", "user", "time_limit")
 
 @dataclass(frozen=True)
 class PastIncident:
-    """A requeue that was charged, and the generation that it ended (None: the script has no agent)."""
+    """A requeue that was charged, and the generation that it ended (None: the script has no agent). `kind`: how the
+    fault was judged."""
 
     budget: str
     generation: int | None
+    kind: str
 
 
 def read(jobs: Iterable[TrainingJob]) -> dict[int, list[PastIncident]]:
@@ -25,10 +27,16 @@ def read(jobs: Iterable[TrainingJob]) -> dict[int, list[PastIncident]]:
         incident__training_job__in=list(jobs), kind=actions.REQUEUE, state__in=("ready", "claimed", "done")
     ).order_by("incident_id")
     rows = charged.values_list(
-        "incident__training_job_id", "incident__budget", "incident__attempt__generation", "incident__attempt__agentless"
+        "incident__training_job_id",
+        "incident__budget",
+        "incident__attempt__generation",
+        "incident__attempt__agentless",
+        "incident__assessment",
+        "incident__cause",
     )
-    for job, budget, generation, agentless in rows:
-        found.setdefault(job, []).append(PastIncident(budget, None if agentless else generation))
+    for job, budget, generation, agentless, said, cause in rows:
+        kind = str(said.get("verdict") or cause)
+        found.setdefault(job, []).append(PastIncident(budget, None if agentless else generation, kind))
     return found
 
 
@@ -41,7 +49,17 @@ def spent(incidents: list[PastIncident], attempts: list[Attempt]) -> Spent:
         if incident.generation is None or _furthest(attempts, incident.generation) < furthest:
             break
         same_step += 1
-    return Spent(**by_budget, same_step=same_step)
+    return Spent(**by_budget, same_step=same_step, of_kind=_of_kind(incidents, attempts, furthest))
+
+
+def _of_kind(incidents: list[PastIncident], attempts: list[Attempt], furthest: int) -> dict[str, int]:
+    """The newest requeues in a row that are not known to have been followed by progress, by how they were judged."""
+    counted: dict[str, int] = {}
+    for incident in reversed(incidents):
+        if incident.generation is not None and _furthest(attempts, incident.generation) < furthest:
+            break
+        counted[incident.kind] = counted.get(incident.kind, 0) + 1
+    return counted
 
 
 def starts_before(job_id: str, attempts: list[Attempt]) -> int:

@@ -199,9 +199,12 @@ def test_the_number_of_queries_does_not_grow(cluster: Cluster, make_job: Maker, 
 def test_what_was_spent(make_job: Maker, make_attempt: Maker) -> None:
     job = make_job()
     attempts = [make_attempt(job, 1, step=100), make_attempt(job, 2, step=100), make_attempt(job, 3, step=95)]
-    charged = [past.PastIncident("process", 1), past.PastIncident("infrastructure", 2)]
-    assert past.spent(charged, attempts) == Spent(infrastructure=1, process=1, same_step=2)
+    charged = [past.PastIncident("process", 1, "host_oom"), past.PastIncident("infrastructure", 2, "fabric")]
+    kinds = {"host_oom": 1, "fabric": 1}
+    assert past.spent(charged, attempts) == Spent(infrastructure=1, process=1, same_step=2, of_kind=kinds)
     attempts[2].step = 101
     assert past.spent(charged, attempts).same_step == 0, "progress since"
-    assert past.spent([past.PastIncident("infrastructure", None)], attempts).same_step == 0
+    assert past.spent(charged, attempts).of_kind == {}
+    unknown = past.spent([past.PastIncident("infrastructure", None, "fabric")], attempts)
+    assert (unknown.same_step, unknown.of_kind) == (0, {"fabric": 1}), "no step is told: not known to be progress"
     assert Incident.objects.count() == Exclusion.objects.count() == 0
