@@ -92,7 +92,7 @@ def test_how_long_a_strike_counts_is_policy() -> None:
 def test_a_soft_sign_is_confirmed_only_by_the_same_one() -> None:
     """A strong code twice within a day is a fault; whether it holds the node is for another job to say."""
     strong = said("xid.94", number=94, pci="0000:9b:00")
-    again = {"pci": "0000:9b:00"}
+    again: dict[str, Any] = {"pci": "0000:9b:00"}
     assert weighed(strong).withheld == ()
     assert weighed(strong, remembered("xid.94", job=RUN, **again)).withheld == ("gpu2",)
     assert weighed(strong, remembered("xid.94", **again)).drain == ("gpu2",)
@@ -113,7 +113,7 @@ def test_reporters_of_other_jobs_count_and_the_jobs_own_earlier_words_do_not_hol
     here = [complaint("gpu1", "gpu2"), complaint("gpu3", "gpu2")]
     other = remembered("nccl.ib_completion", node="gpu4", peer="gpu2")
     own = remembered("nccl.ib_completion", job=RUN, node="gpu4", peer="gpu2")
-    case = {"nodes": {}, "attempt": attempt(nodes=(*NODES, "gpu4"), step=200)}
+    case: dict[str, Any] = {"nodes": {}, "attempt": attempt(nodes=(*NODES, "gpu4"), step=200)}
     assert weighed(*here, **case).drain == ()
     assert weighed(*here, other, **case).drain == ("gpu2",)
     found = weighed(*here, own, **case)
@@ -141,8 +141,8 @@ def test_a_third_node_in_a_later_attempt_names_the_one_that_is_in_both_pairs() -
 
 
 def test_an_error_that_moves_to_another_node_is_not_blamed_on_the_first() -> None:
-    """The same illegal access on the same place of one GPU, attempt after attempt, is the GPU; elsewhere the program."""
-    place = {"number": 31, "pci": "0000:9b:00", "location": "GPC 2, TPC 4"}
+    """The same illegal access on the same place of one GPU, twice in a row, is the GPU; elsewhere the program."""
+    place: dict[str, Any] = {"number": 31, "pci": "0000:9b:00", "location": "GPC 2, TPC 4"}
     now = said("xid.31", origin=SENSOR, **place)
     same = ended(said("xid.31", origin=SENSOR, age_s=HOUR, **place))
     moved = ended(said("xid.31", "gpu1", origin=SENSOR, age_s=HOUR, **place))
