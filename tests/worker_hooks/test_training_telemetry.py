@@ -116,6 +116,15 @@ def test_events_of_a_fresh_run(tmp_path: Path, run_dir: Path) -> None:
     assert all(event["bytes"] > 0 and event["blocked_s"] > 0 and event["durable_s"] > 0 for event in saved)
 
 
+def test_a_rank_tells_its_role_and_what_its_own_work_took(tmp_path: Path, run_dir: Path) -> None:
+    model, optimizer = model_and_optimizer()
+    with Run(model=model, optimizer=optimizer, root=tmp_path, checkpoint_every=0, role="stage 1") as run:
+        run.step(loss=1.0, compute_s=0.25)
+        run.step(loss=1.0, compute_s=0.5)
+    assert points(run_dir, "compute_s") == {1: 0.25, 2: 0.5}
+    assert [event["role"] for event in events(run_dir) if event["kind"] == "run_facts"] == ["stage 1"]
+
+
 def test_every_record_fits_the_wire_schema(tmp_path: Path, run_dir: Path) -> None:
     from worker_hooks.protocol.messages import Reader
     from worker_hooks.protocol.records import decode_record
