@@ -61,11 +61,11 @@ def follow_incident(subject: SubjectFacts, now: float) -> Course:
         reason, changes = ending
         return reason, {**changes, "incident_events": (_closing(subject, incident),)}
     if incident.state == "acting":
-        return _acting(incident)
+        return _acting(subject, incident)
     if _ended_again(subject, incident):
         assert subject.slurm is not None
         text = f"the requeued job ended {subject.slurm.base} before it spoke; a person must look"
-        return text, {"incident_events": ("ask",), "ask": text, "job_event": "stop"}
+        return text, {**_changes(subject, "stop", incident_events=("ask",)), "ask": text}
     attempt = subject.attempt
     if attempt is None or not attempt.agents or not _newer(attempt, incident):
         return _without_agents(subject, incident)
@@ -183,12 +183,12 @@ def _newer(attempt: AttemptFact, incident: IncidentFact) -> bool:
     return attempt.generation > incident.generation
 
 
-def _acting(incident: IncidentFact) -> Course:
+def _acting(subject: SubjectFacts, incident: IncidentFact) -> Course:
     over = ("done", "refused", "expired", "cancelled")
     failed = [a for a in incident.actions if a.state in over[1:] and not a.optional]
     if failed:
         text = "; ".join(f"{a.kind} {a.target} {a.state}: {a.reason}" for a in failed)
-        return text, {"incident_events": ("ask",), "ask": text, "job_event": "stop"}
+        return text, {**_changes(subject, "stop", incident_events=("ask",)), "ask": text}
     if incident.actions and all(a.state in over for a in incident.actions):
         if incident.ask and all(a.kind != actions.REQUEUE for a in incident.actions):
             return incident.ask, {"incident_events": ("ask",), "ask": incident.ask}

@@ -156,6 +156,18 @@ def resumed(incident_state: str, job_state: str, **changes: Any) -> SubjectFacts
     return subject(state=job_state, attempt=attempt(**(quiet | changes)), slurm=slurm, incident=row)
 
 
+@pytest.mark.parametrize("state", ["training", "stopped"])
+def test_asking_stops_a_job_only_where_it_is_not_stopped_yet(state: str) -> None:
+    """A change that its table refuses would undo the asking too, at every sweep again."""
+    refused = incident(actions=(ActionFact(actions.REQUEUE, "7", "refused", "no right"),))
+    again = incident(state="recovering")
+    ended = {"attempt": attempt(state="ended"), "slurm": slurm_job(base="FAILED", restarts=1)}
+    for facts in (subject(state=state, incident=refused), subject(state=state, incident=again, **ended)):
+        proposal = look(facts)
+        assert (proposal.incident_events, bool(proposal.ask)) == (("ask",), True)
+        assert proposal.job_event == ("stop" if state == "training" else None)
+
+
 def test_first_step_begins_the_verification() -> None:
     proposal = look(resumed("recovering", "recovering", state="starting"))
     assert (proposal.incident_events, proposal.job_event, proposal.attempt_event) == (("first_step",), "verify", "step")
