@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from controller.decision.assess import assess
 from controller.decision.assessment import Assessment
-from controller.decision.evidence import JOB, SENSOR, SLURM, Case, Evidence
+from controller.decision.evidence import CONTROLLER, JOB, SENSOR, SLURM, Case, Evidence
 from controller.decision.meanings import VERDICTS
 from tests.decision.given import cases_of, given, knowledge
 
 pytestmark = pytest.mark.pure
 CASES = {f"{name} {scene}": case for name in given() for scene, case in cases_of(given()[name]["input"]).items()}
+NODES = ("gn1", "gn2", "gn3", "gn4")
 names = st.sampled_from(sorted(CASES))
 few = settings(max_examples=150, deadline=None)
 
@@ -205,3 +206,13 @@ def test_nor_is_it_both_for_any_evidence(case: Case) -> None:
     found = told(case)
     roles = [set(found.proof), set(found.cascade), set(found.clears)]
     assert len(set.union(*roles)) == sum(map(len, roles))
+
+
+@few
+@hypothesis_given(made, st.sampled_from(["xid.79", "cuda.ecc", "nccl.ib_completion", "memory.uncorrected"]))
+def test_nor_does_what_the_job_itself_said_before(case: Case, of: str) -> None:
+    """The controller remembers it, of every node, and it is still the job's own word."""
+    own = tuple(replace(item, origin=JOB, job="this") for item in case.evidence if item.code != "history.error")
+    attrs = {"of": of, "job": "this", "peer": "gn2"}
+    said = (Evidence(n, "history.error", "node", "history", CONTROLLER, n, node=n, attrs=attrs) for n in NODES)
+    assert told(replace(case, evidence=(*own, *said), run_id="this", trusted=False)).drain == ()
