@@ -17,7 +17,7 @@ from controller.errors import RelumeError
 from controller.ledger import LostRace, move
 from controller.ledger.commit import approve as commit_approval
 from controller.ledger.records import cancel_waiting_actions
-from controller.models import Action, AuditEntry, Cluster, Incident, NodeHold
+from controller.models import Action, AuditEntry, Cluster, Incident, NodeHold, TrainingJob
 from controller.remediation.safety import facts_moved
 
 
@@ -61,6 +61,18 @@ def set_mode(cluster: Cluster, mode: str, *, who: str, reason: str, now: float) 
         before = Cluster.objects.get(pk=cluster.pk).mode
         Cluster.objects.filter(pk=cluster.pk).update(mode=mode, mode_reason=f"{who}: {reason}")
         _audit(who, "set_mode", cluster.name, reason, now, before=before, after=mode)
+
+
+# --- training jobs --------------------------------------------------------------------------------------------
+
+
+def save_now(job: TrainingJob, *, who: str, now: float) -> None:
+    """A checkpoint at the next step that all ranks can agree on. Asking again before it is there changes nothing."""
+    if job.state not in ("training", "verifying"):
+        raise CommandRefused(f"the training job is {job.state}: there is no step to save at")
+    with transaction.atomic():
+        TrainingJob.objects.filter(pk=job.pk).update(save_asked_at=aware(now))
+        _audit(who, "save_now", job.run_id, "", now)
 
 
 # --- incidents ------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import structlog
 from django.db import DataError
 
-from controller import recovery_clock
+from controller import recovery_clock, saving
 from controller.clock import aware
 from controller.decision.admit import Admission, admit
 from controller.decision.facts import ClusterFacts, SubjectFacts
@@ -89,6 +89,7 @@ def _sweep(cluster: Cluster, site: Site) -> Swept:
     follow_holds(cluster, site.clock())
     follow_exclusions(cluster, site.clock(), site.policy)
     recovery_clock.refresh(cluster, site.clock())
+    saving.refresh(cluster, site.clock(), site.policy.checkpoint)
     return done
 
 

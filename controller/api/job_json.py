@@ -30,6 +30,7 @@ def job_json(job: TrainingJob, now: datetime) -> dict[str, Any]:
         "step": job.step,
         "step_at": _at(job.step_at),
         "total_steps": job.total_steps,
+        "saving": job.saving or None,
         "attempts": [_attempt(attempt) for attempt in attempts],
         "verification": _verification(attempts),
         "incident": _incident(incidents[0]) if incidents else None,

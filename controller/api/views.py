@@ -11,6 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_GET, require_POST
 
+from controller import clock, commands
 from controller.api.answers import Refused, json_answer, refusal, unavailable
 from controller.api.bodies import decode_json, read_body
 from controller.api.job_json import job_json
@@ -65,6 +66,22 @@ def job(request: HttpRequest, run_id: str) -> HttpResponse:
     if found is None or not (user.is_staff or found.owner == user.get_username()):
         raise Refused(404, "no such training job", "run_id")
     return json_answer(job_json(found, utcnow()))
+
+
+@csrf_exempt
+@require_POST
+@answers_errors
+def save(request: HttpRequest, run_id: str) -> HttpResponse:
+    """Ask the ranks for a checkpoint now. 202: it was asked for; the job's `checkpoints` show it when it counts."""
+    user = api_user(request, "submit")
+    found = TrainingJob.objects.filter(run_id=run_id).first()
+    if found is None or not (user.is_staff or found.owner == user.get_username()):
+        raise Refused(404, "no such training job", "run_id")
+    try:
+        commands.save_now(found, who=user.get_username(), now=clock.now())
+    except commands.CommandRefused as refused:
+        raise Refused(409, str(refused), "state") from None
+    return json_answer({"asked": True}, status=202)
 
 
 @require_GET

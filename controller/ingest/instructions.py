@@ -1,4 +1,4 @@
-"""What an agent is told in the answer: probe, stop, superseded."""
+"""What an agent is told in the answer: probe, stop, superseded, save."""
 
 from datetime import timedelta
 
@@ -8,6 +8,7 @@ from worker_hooks.protocol.messages import Instruction
 
 PROBE_VALID_S = 10.0
 PROBES_AT_ONCE = 16
+SAVE_VALID_S = 600.0
 STOPPED = ("cancelled", "stopped")
 
 
@@ -20,8 +21,7 @@ def for_agent(job: TrainingJob, attempt: Attempt, node: str, newest: int, now: f
     if attempt.generation < newest:
         return (superseded(newest),)
     orders = _probes(job, node, now)
-    stop = _stop(job, attempt)
-    return (*orders, stop) if stop else orders
+    return (*orders, *(order for order in (_stop(job, attempt), _save(job, attempt, now)) if order))
 
 
 def _stop(job: TrainingJob, attempt: Attempt) -> Instruction | None:
@@ -29,6 +29,17 @@ def _stop(job: TrainingJob, attempt: Attempt) -> Instruction | None:
     if job.state not in STOPPED or attempt.created_at > job.state_at:
         return None
     return Instruction("stop", {"reason": job.state_reason or f"the training job is {job.state}"})
+
+
+def _save(job: TrainingJob, attempt: Attempt, now: float) -> Instruction | None:
+    """Said until a checkpoint is there that was begun after it was asked for, or it is too old to be what was meant."""
+    asked = job.save_asked_at
+    if asked is None or attempt.created_at > asked or now - asked.timestamp() > SAVE_VALID_S:
+        return None
+    newest = job.checkpoints.filter(state="committed", committed_at__gt=asked)
+    if any(saved.committed_at - timedelta(seconds=saved.durable_s or 0.0) >= asked for saved in newest):
+        return None
+    return Instruction("save", {"id": asked.isoformat(), "why": "asked for on the page"})
 
 
 def _probes(job: TrainingJob, node: str, now: float) -> tuple[Instruction, ...]:

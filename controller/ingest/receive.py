@@ -70,7 +70,8 @@ def _take(job: TrainingJob, message: Message, newest: int, now: float) -> Receiv
     fresh = new_report or (current and store.is_fresh(report, sent_at) and store.same_boot(report, message))
     store.save_report(report, message, fresh=fresh, now=at, sent_at=sent_at, also=("work",) if worked else ())
     orders = instructions.for_agent(job, attempt, message.node, max(newest, message.generation), now)
-    return Received(Answer(report.last_seq, now, orders), wake=changes.decisive or new_attempt)
+    answer = Answer(report.last_seq, now, orders, checkpoint_interval_s=job.saving.get("interval_s"))
+    return Received(answer, wake=changes.decisive or new_attempt)
 
 
 def _write(job: TrainingJob, message: Message, changes: Changes, place: store.Place, at: datetime) -> None:

@@ -15,7 +15,8 @@ class TrainingJob(models.Model):
     `owner` is the Slurm user name. `owner_confirmed`: Slurm showed that user as the owner of the job. `view` is the
     Slurm job as the last good view had it (builtins of `slurm.port.JobView`), `view_at` its age. `excused_at`: when an
     expected silence of the job (suspended, queued) was last seen to be over. `array`: it is one of this array's tasks,
-    and `slurm_job_id` is Slurm's spelling of the task (`36_3`).
+    and `slurm_job_id` is Slurm's spelling of the task (`36_3`). `saving`: how often it should save, and why
+    (`controller.saving`). `save_asked_at`: when a person last asked for a save at once.
     """
 
     run_id = models.CharField(max_length=32, unique=True)
@@ -41,6 +42,8 @@ class TrainingJob(models.Model):
     view = json_dict()
     view_at = models.DateTimeField(null=True, blank=True)
     excused_at = models.DateTimeField(null=True, blank=True)
+    saving = json_dict()
+    save_asked_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         constraints = [state_check(TRAINING_JOB, "training_job_state")]

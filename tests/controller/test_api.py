@@ -64,6 +64,22 @@ def test_others_see_nothing_and_staff_sees_all() -> None:
     assert get("/api/v1/jobs/tj-00000000dead", root).status_code == 404
 
 
+def test_a_save_is_asked_for_by_the_owner_while_the_job_trains() -> None:
+    job, path = b.training_job(state="training"), f"/api/v1/jobs/{b.RUN_ID}/save"
+
+    def ask(token: str) -> int:
+        return Client().post(path, headers={"Authorization": f"Bearer {token}"}).status_code
+
+    assert (ask(make_token(scope="read")), ask(make_token("eve", scope="submit"))) == (403, 404)
+    job.refresh_from_db()
+    assert job.save_asked_at is None
+    assert ask(make_token(scope="submit")) == 202
+    job.refresh_from_db()
+    assert job.save_asked_at is not None
+    type(job).objects.update(state="queued")
+    assert ask(make_token(scope="submit")) == 409
+
+
 def test_health_says_how_old_the_view_of_slurm_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert get("/api/v1/health").json()["view_age_s"] is None
     b.cluster(view_at=utcnow())

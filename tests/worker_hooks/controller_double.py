@@ -28,6 +28,7 @@ class ControllerDouble:
         self.conflicts: list[tuple[Key, int]] = []
         self.registrations: list[dict[str, Any]] = []
         self.instructions: list[dict[str, Any]] = []
+        self.interval_s: float | None = None
         self.superseded_by: int | None = None
         self.rejects: Callable[[dict[str, Any]], bool] = lambda record: False
         self.rejects_heartbeats = False
@@ -131,7 +132,7 @@ class ControllerDouble:
         if superseded:
             instructions.append({"kind": "superseded", "generation": self.superseded_by})
         answer = {"acked": acked, "server_time": time.time() + self.clock_ahead_s, "instructions": instructions}
-        answer |= {"protocol": 1, "pace_s": self.pace_s, "checkpoint_interval_s": None}
+        answer |= {"protocol": 1, "pace_s": self.pace_s, "checkpoint_interval_s": self.interval_s}
         self._answer(handler, 409 if superseded else 200, answer)
 
     def _misbehave(self, handler: BaseHTTPRequestHandler) -> None:

@@ -167,6 +167,21 @@ def test_a_stop_lets_ranks_end_by_themselves(run: Stage) -> None:
     assert "maintenance" in run.controller.events("stopped")[0]["data"]["reason"]
 
 
+def test_ranks_are_told_to_save_and_how_often(run: Stage) -> None:
+    run.start(end="hang")
+    until(run.rank_pids)
+    run.controller.interval_s = 240.0
+    run.controller.instructions = [{"kind": "save", "id": "2026-11-30T07:00:00", "why": "asked for"}]
+    (control,) = (run.folder / "tmp").glob("relume-*/*/control.json")
+
+    def told() -> bool:
+        data = json.loads(control.read_bytes())
+        return (data["save"], data["interval_s"]) == ("2026-11-30T07:00:00", 240.0)
+
+    until(told)
+    assert json.loads(control.read_bytes())["stop"] is None
+
+
 def test_a_stop_that_is_not_heard_ends_them_after_their_time(run: Stage) -> None:
     sleeper = (sys.executable, "-c", "import time; time.sleep(60)")
     agent = run.start("--stop-grace", "0.2", program=sleeper)

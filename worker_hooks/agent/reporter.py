@@ -155,6 +155,8 @@ class Reporter:
     def _instruct(self, answer: Answer) -> None:
         for instruction in answer.instructions:
             self.obey(instruction)
+        if answer.checkpoint_interval_s is not None:
+            self.obey(Instruction("interval", {"seconds": answer.checkpoint_interval_s}))
 
     def _failed(self, what: str, asked_s: float | None = None) -> float:
         if not self._failures:

@@ -6,7 +6,7 @@ Event files are tailed by byte offset, so that a successor can read on exactly w
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +41,25 @@ def make_run_folder(parent: Path, name: str, ranks: int) -> Path:
             if status.st_uid != os.geteuid() or status.st_mode & 0o077 or path.is_symlink():
                 raise FolderError(f"{path} must be a folder of mode 0700 that belongs to this user")
         create_slots(folder / FILE_NAME, ranks)
-        write_control(folder, None, superseded=False)
+        write_control(folder, Control())
     except OSError as error:
         raise FolderError(f"{folder}: {error.strerror}") from error
     return folder
 
 
-def write_control(folder: Path, stop: str | None, superseded: bool) -> None:
+@dataclass(frozen=True)
+class Control:
+    """What the ranks are told. `save`: the id of the newest request to save now. `interval_s`: how often to save."""
+
+    stop: str | None = None
+    superseded: bool = False
+    save: str | None = None
+    interval_s: float | None = None
+
+
+def write_control(folder: Path, control: Control) -> None:
     aside = folder / "control.json.new"
-    aside.write_text(json.dumps({"stop": stop, "superseded": superseded}), encoding="utf-8")
+    aside.write_text(json.dumps(asdict(control)), encoding="utf-8")
     aside.rename(folder / "control.json")
 
 

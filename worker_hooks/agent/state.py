@@ -12,12 +12,14 @@ from worker_hooks.agent.network import MAX_TARGETS, connect_outcome
 from worker_hooks.agent.pace import PaceBook
 from worker_hooks.agent.placement import Placement
 from worker_hooks.agent.ranks import RankGroup, RankProcess
+from worker_hooks.agent.run_folder import Control
 from worker_hooks.protocol.machine import MachineIdentity
 from worker_hooks.protocol.messages import AgentInfo, Instruction, Message, RankState, Reader
 from worker_hooks.protocol.pace import Pace
 from worker_hooks.protocol.slots import FILE_NAME, Slot, read_slots
 
 PROBE_LIMIT_S = 1.0
+LEAST_INTERVAL_S = 1.0  # between saves, whatever the controller says
 
 
 @dataclass
@@ -35,10 +37,16 @@ class AgentState:
     state: str = "starting"
     superseded_by: int | None = None
     stop_reason: str | None = None
+    save_id: str | None = None
+    interval_s: float | None = None
     machine: MachineIdentity | None = None
     gpus: tuple[str, ...] = ()
     clock_offset_s: Callable[[], float | None] = lambda: None
     pace: PaceBook = field(default_factory=PaceBook)
+
+    @property
+    def control(self) -> Control:
+        return Control(self.stop_reason, self.superseded_by is not None, self.save_id, self.interval_s)
 
     def message(self) -> Message:
         """The heartbeat part; records are added by who sends it."""
@@ -130,8 +138,19 @@ class Obedience:
             self.supersede(body.integer("generation"))
         elif instruction.kind == "probe":
             self._probe(body)
+        elif instruction.kind == "save":
+            self._change(save_id=body.text("id", 64))
+        elif instruction.kind == "interval":
+            self._change(interval_s=max(body.number("seconds"), LEAST_INTERVAL_S))
         else:
             self._say_once(f"the controller's instruction {instruction.kind[:40]!r} is not known to this version")
+
+    def _change(self, **values: object) -> None:
+        """Something that the ranks should know; the supervisor hands it on."""
+        for name, value in values.items():
+            if getattr(self.state, name) != value:
+                setattr(self.state, name, value)
+                self.wake()
 
     def supersede(self, generation: int) -> None:
         if generation > self.state.generation:

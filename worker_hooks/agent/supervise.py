@@ -27,7 +27,7 @@ from worker_hooks.agent.output import OutputPump
 from worker_hooks.agent.placement import PlacementError, read_placement, thread_count
 from worker_hooks.agent.ranks import RankGroup, RankProcess
 from worker_hooks.agent.remains import Remains, rank_settings
-from worker_hooks.agent.run_folder import FolderError, write_control
+from worker_hooks.agent.run_folder import Control, FolderError, write_control
 from worker_hooks.agent.sign_watch import SignWatch, job_log_reader
 from worker_hooks.agent.state import AgentState
 from worker_hooks.agent.telemetry import Telemetry
@@ -115,6 +115,7 @@ class Agent:
         self._smi = NvidiaSmi(launch.environ)
         self._fence = FenceWatch(launch.run, self._state.generation, self._telemetry.obey.supersede)
         self._stop_deadline: float | None = None
+        self._told = Control()
         self._failed: list[int] = []
 
     def run(self) -> int:
@@ -199,7 +200,7 @@ class Agent:
         state = self._state
         if state.stop_reason is not None and self._stop_deadline is None:
             self._stop_deadline = time.monotonic() + self._launch.options.stop_grace_s
-            self._tell_ranks()
+        self._tell_ranks()
         return Situation(
             running=len(self._group.running),
             ends=self._group.ends,
@@ -275,5 +276,10 @@ class Agent:
         self._telemetry.event("rank_exited", rank.rank, urgent=True, **data)
 
     def _tell_ranks(self) -> None:
+        """Only what is new. What cannot be written is tried again when the supervisor looks again."""
+        control = self._state.control
+        if control == self._told:
+            return
         with suppress(OSError):
-            write_control(self._launch.folder, self._state.stop_reason, self._state.superseded_by is not None)
+            write_control(self._launch.folder, control)
+            self._told = control
