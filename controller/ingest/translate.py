@@ -31,7 +31,7 @@ STAMPS = {
     "first_new_step": "first_new_step_at",
     "finished": "finished_at",
 }
-SILENT_EVENTS = frozenset({"agent_started", "generation_minted", "stopped"})
+SILENT_EVENTS = frozenset({"agent_started", "generation_minted", "save_asked", "stopped"})
 DECISIVE_EVENTS = frozenset({"rank_exited", "first_step", "first_new_step", "finished", "stopped"})
 _AFTER_LOADING = frozenset({"warming_up", "training", "saving", "evaluation", "finished"})
 MEANINGS = {

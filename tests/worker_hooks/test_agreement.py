@@ -154,7 +154,7 @@ def test_on_a_real_store_with_threads(ranks: int) -> None:
         completed = [0]
         client = dist.TCPStore("127.0.0.1", store.port, is_master=False)
         agreement = Agreement(StoreBoard(client, "g1"), rank, ranks, lambda: completed[0])
-        thread = AgreementThread(agreement, ranks)
+        thread = AgreementThread(agreement.tick, ranks)
         until = time.monotonic() + 60.0
         if rank == ranks - 1:
             agreement.wish(Wish("now"))

@@ -28,6 +28,7 @@ EVENTS = (
     "finished",
     "stopped",
     "rank_log",
+    "save_asked",
 )
 
 

@@ -71,7 +71,7 @@ class Agreement:
         self._world_size = world_size
         self._completed = completed
         self._clock = clock
-        self._armed: Plan | None = None
+        self._armed: dict[int, Plan] = {}  # by step: a rank behind the others may still have one before it
         self._seen = 0
         self._wishes: list[Wish] = []
         self._lock = threading.Lock()
@@ -87,11 +87,16 @@ class Agreement:
 
     def due(self, step: int) -> Plan | None:
         """The plan for this step, if all ranks carry it out now. Costs a comparison at any other step."""
-        plan = self._armed
-        if plan is None or step < plan.step:
+        plan = self._armed.pop(step, None)
+        return plan if plan is not None and self._decided(plan) else None
+
+    def alone(self, step: int) -> Plan | None:
+        """`due` of a run with one rank, which needs nobody's consent."""
+        if not self._wishes:
             return None
-        self._armed = None
-        return plan if step == plan.step and self._decided(plan) else None
+        wishes, self._wishes = self._wishes, []
+        self._seen += 1
+        return Plan(self._seen, step, *_joined(wishes))
 
     def _decided(self, plan: Plan) -> bool:
         """A store that cannot be asked any more is no reason to end training, nor to wait for ever: the save is left
@@ -130,10 +135,10 @@ class Agreement:
             return
         plan = Plan(**json.loads(word))
         # Armed first: whichever comes first, this look or the training thread's, one of them sees the other.
-        self._armed = plan
+        self._armed[plan.step] = plan
         in_time = self._completed() < plan.step
         if not in_time:
-            self._armed = None
+            self._armed.pop(plan.step, None)
         self._board.add(_answers(plan.number, in_time), 1)
         self._seen = plan.number
 
@@ -150,6 +155,7 @@ class _Proposer:
         self._open: list[Wish] = []
         self._proposed: tuple[Plan, float] | None = None
         self._number = 0
+        self._last_step = 0
         self._lead_s = LEAD_S
         self._pace = _Pace()
 
@@ -173,12 +179,9 @@ class _Proposer:
 
     def _propose(self, completed: int) -> None:
         self._number += 1
-        plan = Plan(
-            number=self._number,
-            step=completed + self._pace.steps_in(self._lead_s),
-            why="; ".join(dict.fromkeys(wish.why for wish in self._open)),
-            stop=any(wish.stop for wish in self._open),
-        )
+        step = max(completed + self._pace.steps_in(self._lead_s), self._last_step + 1)
+        plan = Plan(self._number, step, *_joined(self._open))
+        self._last_step = step
         self._board.write(f"plan/{plan.number}", json.dumps(asdict(plan)))
         self._proposed = (plan, self._clock())
 
@@ -218,6 +221,10 @@ class _Pace:
 
     def steps_in(self, seconds: float) -> int:
         return max(LEAST_LEAD, math.ceil(seconds * self._per_s))
+
+
+def _joined(wishes: list[Wish]) -> tuple[str, bool]:
+    return "; ".join(dict.fromkeys(wish.why for wish in wishes)), any(wish.stop for wish in wishes)
 
 
 def _decision(number: int) -> str:
@@ -278,9 +285,9 @@ class StoreBoard:
 class AgreementThread:
     """Ticks until closed. What goes wrong with the store is kept in `error` and tried again: training goes on."""
 
-    def __init__(self, agreement: Agreement, world_size: int) -> None:
+    def __init__(self, tick: Callable[[], None], world_size: int) -> None:
         self.error: str | None = None
-        self._agreement = agreement
+        self._tick = tick
         self._every_s = max(TICK_S, world_size / RANKS_PER_SECOND)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="relume-agreement", daemon=True)
@@ -293,7 +300,7 @@ class AgreementThread:
     def _loop(self) -> None:
         while not self._stop.wait(self._every_s):
             try:
-                self._agreement.tick()
+                self._tick()
                 self.error = None
             except Exception as error:
                 self.error = f"{type(error).__name__}: {error}"

@@ -19,6 +19,7 @@ from worker_hooks.training.comms import Coordinator
 from worker_hooks.training.digests import value_digest
 from worker_hooks.training.errors import CheckpointError, Superseded
 from worker_hooks.training.feed import Feed
+from worker_hooks.training.occasions import Occasions
 from worker_hooks.training.pending import PendingValues, Point
 from worker_hooks.training.resumption import Demands, Resumption
 from worker_hooks.training.sabotage import Sabotage
@@ -34,7 +35,7 @@ _RECENT_LOSSES = 4096
 class Options:
     root: str | Path | None = None
     run_id: str | None = None
-    checkpoint_every: int = 100
+    checkpoint_every: int | str = 100
     keep: int = 3
     total_steps: int | None = None
     exact: bool | None = None
@@ -63,7 +64,15 @@ class Attempt:
         self._recent: deque[tuple[int, str]] = deque(maxlen=_RECENT_LOSSES)
         self._feeds: dict[str, Feed] = {}
         self._resumption: Resumption | None = None
-        self._due = False
+        self._occasions = Occasions(
+            options.checkpoint_every,
+            rank=self.rank,
+            world_size=self._coordinator.world_size,
+            generation=self.generation,
+            completed=lambda: self.completed,
+            control=lambda: self._telemetry.control,
+        )
+        self._looked_at = 0
         self._stopping = False
         self._first = True
         if self.joined:
@@ -106,6 +115,7 @@ class Attempt:
             if not self._feeds:
                 resumption.complete(self._tracked, None, None)
         self._tell_facts(resumption)
+        self._occasions.start()
         return self.completed
 
     def _tell_facts(self, resumption: Resumption) -> None:
@@ -173,18 +183,19 @@ class Attempt:
         self._pending.put(step, {"loss": loss, "lr": self._learning_rate(), **metrics})
         for point in self._pending.take(before=step):
             self._arrived(point)
-        every = self._options.checkpoint_every
-        self._due = (bool(every) and step % every == 0) or step == self._options.total_steps
 
     def boundary(self) -> None:
         """Between an update and the next batch: commit what is complete, save what is due."""
         self._saver.settle()
-        if self._coordinator.world_size == 1:
-            self._stopping = self._stopping or self._stop_requested
-        if self._due:
-            self._due = False
+        if self.completed == self._looked_at:
+            return
+        self._looked_at = self.completed
+        plan = self._occasions.due(self.completed, last=self.completed == self._options.total_steps)
+        if plan is not None:
+            if plan.why:
+                self._telemetry.event("save_asked", step=self.completed, why=plan.why)
             self._save()
-            self._stopping = any(self._coordinator.gather(self._stop_requested))
+            self._stopping = self._stopping or plan.stop
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -193,10 +204,6 @@ class Attempt:
             yield
         finally:
             self._telemetry.phase("training")
-
-    @property
-    def _stop_requested(self) -> bool:
-        return bool(self._telemetry.control.get("stop"))
 
     def _learning_rate(self) -> Any:
         """Rank 0's first group speaks for all; a tensor is copied like a loss."""
@@ -229,6 +236,7 @@ class Attempt:
         self._telemetry.phase("saving")
         positions = {name: feed.position() for name, feed in self._feeds.items()}
         data = {**next(iter(positions.values()), {}), "epoch": self.epoch, "loaders": positions}
+        self._occasions.saved()
         self._saver.save(self.completed, self._tracked, data, list(self._recent))
         self._recent.clear()
         self._telemetry.phase("training")
@@ -241,6 +249,7 @@ class Attempt:
 
     def finish(self) -> None:
         """A clean end: every loss read and checked, a last checkpoint, everything written."""
+        self._occasions.close()
         for point in self._pending.take():
             self._arrived(point)
         if self._tracked and self._ready and self.completed > self._saver.last_step:
@@ -252,6 +261,7 @@ class Attempt:
 
     def abandon(self, error: BaseException) -> None:
         """The end after an exception: nothing is saved, what is known is written."""
+        self._occasions.close()
         for point in self._pending.take(before=self.completed + 1):
             self._tell(point)
         self._telemetry.phase("failed")

@@ -19,11 +19,11 @@ from worker_hooks.training.tracked import Tracked
 class Run:
     """One attempt of a training job, in one rank.
 
-    Options: `root` and `run_id` (default: the environment, else ./relume-checkpoints), `checkpoint_every` updates
-    (0: only at the end), `keep` committed checkpoints, `total_steps` (batches end there), `exact` (replayed losses must
-    be equal to the bit; default on CPU), `elastic` (allow another number of ranks), `role` (what this rank does, such
-    as `stage 0`: its `compute_s` is compared with ranks of that role only), `config` (JSON, its digest is stored).
-    Objects given by name are tracked, and `with` then restores them.
+    Options: `root` and `run_id` (default: the environment, else ./relume-checkpoints), `checkpoint_every` updates (0:
+    only at the end; "auto": as often as the controller works out), `keep` committed checkpoints, `total_steps` (batches
+    end there), `exact` (replayed losses must be equal to the bit; default on CPU), `elastic` (allow another number of
+    ranks), `role` (what this rank does, such as `stage 0`: its `compute_s` is compared with ranks of that role only),
+    `config` (JSON, its digest is stored). Objects given by name are tracked, and `with` then restores them.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """A training program small enough for tests and rich enough to break: dropout, BatchNorm, clipping, a schedule, an EMA.
 
 argv[1] is JSON, see `DEFAULTS`. Each rank writes `<out>.<rank>.json`: its losses and the digests of what it ends with.
-`die` is {"rank", "step"}: that rank kills itself there. `swallow` wraps the loop in `except Exception`.
+`die` is {"rank", "step"}: that rank (null: each) kills itself there. `swallow` wraps the loop in `except Exception`.
 """
 
 import gc
@@ -44,6 +44,7 @@ DEFAULTS: dict[str, Any] = {
     "elastic": False,
     "exact": None,
     "die_before_commit": None,
+    "sleep_s": 0.0,
 }
 
 
@@ -194,6 +195,7 @@ def tracked(options: dict[str, Any]) -> None:
                     if not options["swallow"]:
                         raise
                 incidents(options, job, run)
+                time.sleep(options["sleep_s"])
         write(options, job, {"generation": run.generation, "steps": run.completed})
 
     Run.launch(
@@ -208,7 +210,7 @@ def tracked(options: dict[str, Any]) -> None:
 
 def incidents(options: dict[str, Any], job: Job, run: Run) -> None:
     die, nan_at, wait_at = options["die"], options["nan_at"], options["wait_at"]
-    if die and (job.rank, run.completed) == (die["rank"], die["step"]):
+    if die and run.completed == die["step"] and die["rank"] in (job.rank, None):
         os.kill(os.getpid(), signal.SIGKILL)
     if nan_at == run.completed:
         next(iter(job.model.parameters())).data.view(-1)[0] = float("nan")
