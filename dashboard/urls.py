@@ -12,6 +12,7 @@ urlpatterns = [
     path("live/jobs", jobs.home_live, name="jobs-live"),
     path("jobs/<str:run_id>", job.job, name="job"),
     path("jobs/<str:run_id>/live", job.job_live, name="job-live"),
+    path("jobs/<str:run_id>/save", job.save, name="job-save"),
     path("jobs/<str:run_id>/curve.json", job.curve, name="job-curve"),
     path("nodes", nodes.nodes, name="nodes"),
     path("live/nodes", nodes.nodes_live, name="nodes-live"),

@@ -13,6 +13,7 @@ from controller.decision.policy import Budget
 from controller.queries.job import JobStory
 from controller.queries.phases import stamps_of
 from dashboard import formats, words
+from dashboard.presenters import saving
 from dashboard.presenters.incident import IncidentView, cost_of, incident_view, recovery_of
 from dashboard.presenters.job_tables import AttemptRow, CheckpointRow, attempt_row, checkpoint_note, checkpoint_row
 from dashboard.presenters.job_values import TimePart, Value, time_json, time_parts, values_of
@@ -62,6 +63,9 @@ class JobPage:
     slurm_jobs: int
     checkpoints: list[CheckpointRow]
     checkpoint_note: str
+    saving: str
+    may_save: bool
+    save_asked: bool
     pace: Pace
 
 
@@ -89,6 +93,9 @@ def job_page(story: JobStory, budget: Budget) -> JobPage:
         slurm_jobs=len({a.slurm_job_id for a in story.attempts}),
         checkpoints=[checkpoint_row(story, c) for c in story.checkpoints],
         checkpoint_note=checkpoint_note(story),
+        saving=saving.advice(story),
+        may_save=saving.may_save(story),
+        save_asked=saving.asked(story),
         pace=pace,
     )
 

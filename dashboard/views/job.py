@@ -1,14 +1,16 @@
 """One training job: its page, the live part of it, and its curve."""
 
+from contextlib import suppress
 from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.decorators import login_required
+from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import render
-from django.views.decorators.http import require_safe
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_POST, require_safe
 
-from controller import policy_file
+from controller import clock, commands, policy_file
 from controller.clock import utcnow
 from controller.models import TrainingJob
 from controller.queries import curves
@@ -34,6 +36,18 @@ def job_live(request: HttpRequest, run_id: str) -> HttpResponse:
 
 
 @login_required
+@require_POST
+def save(request: HttpRequest, run_id: str) -> HttpResponse:
+    """Ask for a checkpoint now; a job that has ended meanwhile is simply shown."""
+    found = _found(request, run_id)
+    if not _may_ask(request, found):
+        raise PermissionDenied
+    with suppress(commands.CommandRefused):
+        commands.save_now(found, who=request.user.get_username(), now=clock.now())
+    return redirect("job", run_id=found.run_id)
+
+
+@login_required
 @require_safe
 def curve(request: HttpRequest, run_id: str) -> HttpResponse:
     """`?name=loss&rank=0&from=STEP&to=STEP`; the range is cut before anything is reduced."""
@@ -45,6 +59,11 @@ def curve(request: HttpRequest, run_id: str) -> HttpResponse:
         last=_number(request, "to", BIGGEST),
     )
     return tagged_json(request, curves.tag(found, asked), lambda: curves.payload(found, asked))
+
+
+def _may_ask(request: HttpRequest, job: TrainingJob) -> bool:
+    """Seeing a job is no right to make it do something."""
+    return request.user.is_staff or job.owner == request.user.get_username()
 
 
 def _found(request: HttpRequest, run_id: str) -> TrainingJob:
@@ -71,4 +90,5 @@ def _context(request: HttpRequest, found: TrainingJob) -> dict[str, Any]:
         "logs": log_tails(story.attempt),
         "silences": silences(now),
         "section": "jobs",
+        "may_ask": _may_ask(request, found),
     }
