@@ -36,4 +36,4 @@ echo "relume: environment in $venv with $python ($version), about 2 minutes"
 # shellcheck disable=SC2086 # PIP_ARGS is a list of words
 "$venv/bin/python" -m pip install -q --disable-pip-version-check ${PIP_ARGS:-} -c "$constraints" torch numpy
 "$venv/bin/python" -m pip install -q --disable-pip-version-check -c "$constraints" --no-build-isolation \
-    -e "$root[controller,postgres,local,train,dev]"
+    -e "$root[controller,postgres,local,train,stacks,dev]"

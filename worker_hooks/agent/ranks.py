@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from worker_hooks.agent.decide import RankEnd
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_PTRACER = 0x59616D61
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -121,10 +122,12 @@ class RankGroup:
 
 
 def _die_with(parent: int) -> Callable[[], None]:
-    """Runs in the child between fork and exec: nothing but one system call, no allocation that could block."""
+    """Runs in the child between fork and exec: nothing but two system calls, no allocation that could block. The second
+    lets the agent's py-spy look at a stuck rank where Yama restricts it; without Yama it is refused, and not needed."""
 
     def bind() -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        _LIBC.prctl(_PR_SET_PTRACER, parent, 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)
 

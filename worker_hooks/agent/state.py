@@ -119,6 +119,7 @@ class Obedience:
     record: Callable[[str, dict[str, object]], None]
     wake: Callable[[], None]
     say: Callable[[str], None]
+    stacks: Callable[[str, tuple[int, ...]], None]
     _probed: set[str] = field(default_factory=set)
     _said: set[str] = field(default_factory=set)
 
@@ -138,6 +139,8 @@ class Obedience:
             self.supersede(body.integer("generation"))
         elif instruction.kind == "probe":
             self._probe(body)
+        elif instruction.kind == "stacks":
+            self.stacks(body.text("id", 128), integers(body, "ranks"))
         elif instruction.kind == "save":
             self._change(save_id=body.text("id", 64))
         elif instruction.kind == "interval":
@@ -174,3 +177,8 @@ class Obedience:
         if text not in self._said:
             self._said.add(text)
             self.say(text)
+
+
+def integers(body: Reader, key: str) -> tuple[int, ...]:
+    """What is no number in it is left out."""
+    return tuple(item for item in body.get(key, list) if isinstance(item, int) and not isinstance(item, bool))

@@ -13,6 +13,7 @@ from worker_hooks.agent.reporter import Reporter
 from worker_hooks.agent.run_folder import EventTail
 from worker_hooks.agent.sign_record import sign_draft
 from worker_hooks.agent.spool import Spool
+from worker_hooks.agent.stacks import StackReader
 from worker_hooks.agent.state import AgentState, Obedience
 from worker_hooks.signs.sign import Sign
 
@@ -39,7 +40,8 @@ class Telemetry:
             tidy=self._tidy_leftovers,
         )
         self.event = self._collector.event
-        self.obey = Obedience(state, self._answer_probe, wake, say)
+        self._stacks = StackReader(state, self.sign, say, launch.environ)
+        self.obey = Obedience(state, self._answer_probe, wake, say, self._stacks.ask)
         self._reporter = self._make_reporter()
 
     def start(self) -> None:
@@ -58,6 +60,7 @@ class Telemetry:
 
     def finish(self, limit_s: float) -> bool:
         """Last records, last post (at most `limit_s`), spool on disk. True if the ranks' event files are done with."""
+        self._stacks.end()
         collected = self._collector.finish(DISK_S)
         if self._reporter is not None:
             known = self._reporter.identity.registered

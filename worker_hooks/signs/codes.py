@@ -111,7 +111,10 @@ CODES: dict[str, tuple[str, str]] = {
     "loss.not_finite": ("process", "step, name, healed (bool: numbers came after it)"),
     "loss.spike": ("process", "step, value, healed (bool)"),
     "trainer.finished": ("process", "text"),
-    "stack.stuck": ("process", "text (innermost frames of a stuck rank)"),
+    "stack.stuck": ("process", "text (innermost frames of the main thread, else the kernel's state), function, file, "
+                    "line, frames (a line each: function, tab, file; innermost first), state (of /proc/PID/stat), "
+                    "wchan, syscall (number), kernel_stack, gpu (bool: it has a GPU open), pid, request (the id), "
+                    "why (there are no frames)"),
     # --- Slurm's texts and states ---------------------------------------------------------------------------------
     "slurm.cancelled": ("slurm", "kind (JOB, STEP), id, host (the printer), truncated (bool: a reason may be cut off)"),
     "slurm.time_limit": ("slurm", "kind, id, host"),

@@ -15,10 +15,11 @@ LAYERS = ("kernel", "gpu", "network", "library", "process", "slurm", "progress",
 @dataclass(frozen=True)
 class Sign:
     """`code`: see `codes`. `raw`: the line, cleaned and cut to RAW_CHARS. `layer`: one of LAYERS. `source`: the reader
-    (`kernel`, `nvml`, `infiniband`, `pcie`, `memory`, `link`, `job_log`, `torchrun`, `flight_recorder`, `agent`,
-    `slurm`, `progress`, `history`). `node`: the host that the line names as its own, else where it was read; `rank`
-    likewise. `at`: Unix seconds on that host's clock; None where neither line nor reader knows. `count`: how many like
-    it were collapsed into this one, the last of them at `last_at`. `attrs`: what `codes` lists, plain values only."""
+    (`kernel`, `nvml`, `infiniband`, `pcie`, `memory`, `link`, `job_log`, `torchrun`, `flight_recorder`, `stacks`,
+    `agent`, `slurm`, `progress`, `history`). `node`: the host that the line names as its own, else where it was read;
+    `rank` likewise. `at`: Unix seconds on that host's clock; None where neither line nor reader knows. `count`: how
+    many like it were collapsed into this one, the last of them at `last_at`. `attrs`: what `codes` lists, plain values
+    only."""
 
     code: str
     raw: str
