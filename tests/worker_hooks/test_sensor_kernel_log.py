@@ -1,4 +1,4 @@
-"""`/dev/kmsg` as the kernel serves it: one record a read, on a socket that keeps them apart; escapes, losses, floods.
+"""`/dev/kmsg` as the kernel serves it, one record a read, on a socket that keeps records apart; escapes and losses.
 
 The overrun (EPIPE) is played by a function in the place of `read`: no real buffer was made to run over.
 """

@@ -176,11 +176,8 @@ class Reporter:
         return random.uniform(UNKNOWN_WAIT_S, REFUSED_WAIT_S)
 
     def _rejected(self, answer: HttpAnswer, spool: Spool, seqs: list[int]) -> float:
-        """400, 413: halve the batch until the one bad record is found, and put a note in its place.
-
-        A complaint about another part of the message is this version's fault: no record is given up for it.
-        """
-        if not seqs or not _blames_records(answer):
+        """400, 413: halve the batch until the one bad record is found, and put a note in its place."""
+        if not seqs or not answer.blames_records:
             return self._failed(f"the controller rejects this agent's messages: {_detail(answer.data)}", REFUSED_WAIT_S)
         if len(seqs) > 1:
             self._limit_count = max(1, len(seqs) // 2)
@@ -191,11 +188,6 @@ class Reporter:
         if refused is not None and refused.body.get("name") == "set_aside":
             return self._failed("the controller rejects even the note in place of a record", REFUSED_WAIT_S)
         return 0.1
-
-
-def _blames_records(answer: HttpAnswer) -> bool:
-    where = answer.data.get("where") if isinstance(answer.data, dict) else None
-    return answer.status == 413 or not isinstance(where, str) or "records" in where
 
 
 def _detail(data: Any) -> str:

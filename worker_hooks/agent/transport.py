@@ -28,6 +28,13 @@ class HttpAnswer:
     data: Any
     retry_after_s: float | None
 
+    @property
+    def blames_records(self) -> bool:
+        """Of a refusal (400, 413): may it be a record's fault? A complaint about another part of the message is this
+        version's, and no record is given up for it."""
+        where = self.data.get("where") if isinstance(self.data, dict) else None
+        return self.status == 413 or not isinstance(where, str) or "records" in where
+
 
 def post_json(url: str, path: str, token: str, body: bytes, limit_s: float) -> HttpAnswer:
     """POST within `limit_s` seconds in all, name resolution excepted. Raises TransportError."""

@@ -79,9 +79,9 @@ class Sender:
             return self._failed(f"the controller does not answer: {error}")
         if answer.status == 200:
             return self._answered(answer.data, sent_at, sent_at + time.monotonic() - begun, records)
-        if answer.status in (400, 413) and records:
+        if answer.status in (400, 413) and records and answer.blames_records:
             return self._rejected(answer, records)
-        if answer.status in (400, 401, 403):
+        if answer.status in (400, 401, 403, 413):
             self._failed(f"the controller refuses this sensor ({answer.status}: {json.dumps(answer.data)[:300]})")
             return random.uniform(REFUSED_WAIT_S / 2, REFUSED_WAIT_S)
         return self._failed(f"the controller answered {answer.status}", answer.retry_after_s)

@@ -16,7 +16,6 @@ from worker_hooks.sensor.kernel_log import Position
 
 LIMIT_BYTES = 8 << 20
 FILE = "stream.jsonl"
-KEPT_RECORDS = 1 << 16
 
 
 class Stream:
@@ -44,13 +43,21 @@ class Stream:
 
     def renew(self) -> None:
         """Everything that waits, under a new stream: the controller has other records under these numbers."""
+        while not self._moved():
+            pass  # a sign came in between
+        self.spool.flush()
+
+    def _moved(self) -> bool:
         old = self.spool
         old.flush()  # only what is in the file, or cannot be, is given out
         with self._lock:
-            waiting = old.batch(LIMIT_BYTES * 2, KEPT_RECORDS)
+            waiting = old.batch(LIMIT_BYTES * 2, old.unacked)
+            if len(waiting) < old.unacked:
+                return False
             self._begin()
             self.spool = self._open()
             self.spool.append((Draft(record.kind, record.at, record.body) for record in waiting), old.tailed)
+            return True
 
     def _begin(self) -> None:
         """Whatever lies there cannot be continued."""
