@@ -11,10 +11,10 @@ from typing import Any, Protocol
 import torch
 
 from worker_hooks.protocol.durable import encode_json
+from worker_hooks.training import reading
 from worker_hooks.training.errors import CheckpointError
 
 DEFAULT = "xxh3_128" if find_spec("xxhash") else "sha256"
-_CHUNK = 4 << 20
 
 
 class Hasher(Protocol):
@@ -56,10 +56,8 @@ def algorithm_of(digest: str) -> str:
 def file_digest(path: Path, algorithm: str) -> str:
     """Reads the file through, whatever it costs: a flipped bit loads without an error otherwise."""
     hasher = new_hasher(algorithm)
-    with path.open("rb", buffering=0) as file:
-        buffer = memoryview(bytearray(_CHUNK))
-        while count := file.readinto(buffer):
-            hasher.update(buffer[:count])
+    for piece in reading.pieces(path):
+        hasher.update(piece)
     return f"{algorithm}:{hasher.hexdigest()}"
 
 

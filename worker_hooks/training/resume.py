@@ -19,7 +19,7 @@ from worker_hooks.training.comms import Coordinator
 from worker_hooks.training.digests import algorithm_of, file_digest
 from worker_hooks.training.errors import CheckpointError, CheckpointMismatch
 from worker_hooks.training.save import own_key
-from worker_hooks.training.share_reader import SharesReader, load_shares
+from worker_hooks.training.share_reader import SharesReader, load_from
 from worker_hooks.training.tracked import Tracked
 
 
@@ -32,6 +32,15 @@ class Source:
     own: RankFile
     first: RankFile
     exact: bool
+
+    def reader(self) -> SharesReader:
+        return SharesReader(self.folder, self.manifest.world_size)
+
+    def keys(self, reader: SharesReader) -> dict[str, str]:
+        """Under which key each tensor that concerns this rank is stored, by its name in the tracked objects."""
+        prefix = own_key(self.own.rank, "")
+        mine = [key for key in reader.sizes() if not key.startswith("rank-") or key.startswith(prefix)]
+        return {key.removeprefix(prefix): key for key in mine}
 
 
 def choose(run: Path, coordinator: Coordinator, set_aside: Callable[[Path, str], None]) -> Source | None:
@@ -57,15 +66,15 @@ def load(source: Source, tracked: Tracked, world_size: int) -> None:
     """Fill the tracked objects. Raises CheckpointMismatch where they are others than the stored ones."""
     parts = tracked.collect(world_size)
     fill, finish = tracked.targets(parts, source.own.state)
-    prefix = own_key(source.own.rank, "")
-    stored = {
-        key.removeprefix(prefix): (key, kind)
-        for key, kind in SharesReader(source.folder, source.manifest.world_size).sizes().items()
-        if not key.startswith("rank-") or key.startswith(prefix)
-    }
+    reader = source.reader()
+    kinds, keys = reader.sizes(), source.keys(reader)
+    stored = {name: kinds[key] for name, key in keys.items()}
     fill |= _foreign(stored, fill, source.own.state)
     _compare(stored, fill)
-    load_shares(source.folder, source.manifest.world_size, {stored[key][0]: tensor for key, tensor in fill.items()})
+    try:
+        load_from(reader, {keys[name]: tensor for name, tensor in fill.items()})
+    except (OSError, EOFError) as error:
+        raise CheckpointError(f"loading {source.folder.name}: {error}") from error
     finish(fill)
 
 
@@ -117,7 +126,7 @@ def _foreign(stored: dict[str, Any], fill: dict[str, Any], values: dict[str, Any
     """Tensors inside the state of other objects (an EMA, a scaler): made as they were stored."""
     return {
         key: torch.empty(size, dtype=dtype)
-        for key, (_, (dtype, size)) in stored.items()
+        for key, (dtype, size) in stored.items()
         if key not in fill and any(key == name or key.startswith(f"{name}.") for name in values)
     }
 
@@ -127,6 +136,6 @@ def _compare(stored: dict[str, Any], fill: dict[str, Any]) -> None:
     if missing or unknown:
         raise CheckpointMismatch(f"tensors not in the checkpoint: {missing}; only in the checkpoint: {unknown}")
     for key, tensor in fill.items():
-        _, (dtype, size) = stored[key]
+        dtype, size = stored[key]
         if (dtype, size) != (tensor.dtype, tuple(tensor.shape)):
             raise CheckpointMismatch(f"{key}: stored as {dtype}{list(size)}, now {tensor.dtype}{list(tensor.shape)}")

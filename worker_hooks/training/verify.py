@@ -7,10 +7,10 @@ import torch
 
 from worker_hooks.training import ddp, fingerprint
 from worker_hooks.training.comms import Coordinator
-from worker_hooks.training.digests import algorithm_of
 from worker_hooks.training.errors import VerificationFailed
+from worker_hooks.training.live_digests import compare
 from worker_hooks.training.resume import Source
-from worker_hooks.training.tracked import Tracked
+from worker_hooks.training.tracked import Parts, Tracked
 
 PASS, DEGRADED, FAIL = "PASS", "DEGRADED", "FAIL"
 TOLERANCE = 1e-3
@@ -41,20 +41,46 @@ def equal(name: str, expected: Any, actual: Any) -> Check:
 
 def state_checks(source: Source, tracked: Tracked, *, step: int, world_size: int) -> list[Check]:
     """Step, parameters (with buffers), optimizer, learning rate, and each further object under its own name."""
-    saved = source.own.fingerprint
+    saved, algorithm = source.own.fingerprint, source.manifest.digest_algorithm
     parts = tracked.collect(world_size)
-    now = fingerprint.take(
-        tracked, parts, step=step, world_size=world_size, algorithm=algorithm_of(saved["parameters"])
-    )
-    expected = {key: saved[key] for key in ("parameters", "buffers")}
-    expected["shared_buffers"] = source.first.fingerprint["shared_buffers"]
-    checks = [
+    now = fingerprint.summary(tracked, parts, step=step, world_size=world_size, algorithm=algorithm)
+    objects = fingerprint.object_digests({name: parts.values[name] for name in tracked.others}, parts.own, algorithm)
+    tensors = _Tensors(source, parts)
+    of_model = {key for key in tensors.names if key.partition("/")[0] in tracked.models}
+    of_optimizer = {key for key in tracked.optimizer_tensors() if not key.endswith(".lr")}
+    return [
         equal("step", saved["step"], step),
-        equal("parameters", expected, {key: now[key] for key in expected}),
-        equal("optimizer", saved["optimizer"], now["optimizer"]),
+        tensors.check("parameters", of_model),
+        tensors.check("optimizer", of_optimizer, settings=(_saved_settings(source, tracked), now["settings"])),
         equal("learning_rate", saved["learning_rate"], now["learning_rate"]),
+        *(equal(name, digest, objects.get(name)) for name, digest in saved["objects"].items()),
     ]
-    return checks + [equal(name, digest, now["objects"].get(name)) for name, digest in saved["objects"].items()]
+
+
+def _saved_settings(source: Source, tracked: Tracked) -> str:
+    """Version 1 of a fingerprint has none of its own: what the rank file holds stands for it."""
+    saved: str | None = source.own.fingerprint.get("settings")
+    optimizers = {name: source.own.state[name] for name in tracked.optimizers}
+    return saved or fingerprint.settings_digest(optimizers, source.manifest.digest_algorithm)
+
+
+class _Tensors:
+    """This rank's tensors as they are now, beside what is stored."""
+
+    def __init__(self, source: Source, parts: Parts) -> None:
+        self._reader = source.reader()
+        self._keys = source.keys(self._reader)
+        self._live = {**parts.shared, **parts.own}
+        self.names = set(self._live)
+
+    def check(self, name: str, names: set[str], *, settings: tuple[Any, Any] | None = None) -> Check:
+        """Equal to the bit, and so are the plain values' digests in `settings` (expected, actual)."""
+        found = compare(self._reader, self._keys, {key: self._live[key] for key in sorted(names)})
+        expected, actual = found.summary()
+        if settings is not None:
+            expected["values"], actual["values"] = settings
+        same = not found.differing and expected.get("values") == actual.get("values")
+        return Check(name, PASS if same else FAIL, expected, actual)
 
 
 def position_check(saved: dict[str, Any], actual: dict[str, Any], *, same_ranks: bool) -> Check:
