@@ -14,7 +14,7 @@ from typing import Any
 from controller.clock import aware
 from controller.decision.checkpoint_interval import DAY_S, Costs, History, advise, lost_share
 from controller.decision.policy import CheckpointInterval
-from controller.models import Attempt, Checkpoint, Cluster, Incident, Recovery, TrainingJob
+from controller.models import AgentReport, Attempt, Checkpoint, Cluster, Incident, Recovery, TrainingJob
 
 EVERY_S = 60.0
 HISTORY_DAYS = 90.0
@@ -63,6 +63,23 @@ def advice_for(job: TrainingJob, seen: History, now: float, policy: CheckpointIn
         "present_s": present,
         "present_lost_share": None if present is None else lost_share(present, costs, found.mtbf_s),
     }
+
+
+def measured_before(job: TrainingJob) -> dict[str, float]:
+    """What the newest training job of this owner and name has shown: `step_s`, and `save_s` until a save counts."""
+    earlier = TrainingJob.objects.filter(owner=job.owner, name=job.name, cluster=job.cluster, step__isnull=False)
+    before = earlier.order_by("-created_at").first() if job.name else None
+    if before is None:
+        return {}
+    found: dict[str, float] = {}
+    saves = before.checkpoints.filter(state="committed", durable_s__isnull=False).order_by("-committed_at")[:MEASURED]
+    if took := [save.durable_s for save in saves if save.durable_s is not None]:
+        found["save_s"] = median(took)
+    reports = AgentReport.objects.filter(attempt__training_job=before, leader=True).order_by("-attempt__generation")
+    paces = [(rank.get("pace") or {}).get("step_median_s") for report in reports[:1] for rank in report.ranks]
+    if known := [pace for pace in paces if isinstance(pace, int | float)]:
+        found["step_s"] = median(known)
+    return found
 
 
 def history(cluster: Cluster, now: float) -> History:

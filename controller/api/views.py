@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_GET, require_POST
 
-from controller import clock, commands
+from controller import clock, commands, saving
 from controller.api.answers import Refused, json_answer, refusal, unavailable
 from controller.api.bodies import decode_json, read_body
 from controller.api.job_json import job_json
@@ -54,7 +54,8 @@ def register(request: HttpRequest) -> HttpResponse:
         array = register_array(told, user.get_username(), utcnow())
         return json_answer({"url": f"/?q={array.run_id}"})
     job = register_run(told, user.get_username(), utcnow())
-    return json_answer({"url": f"/jobs/{job.run_id}", "owner_confirmed": job.owner_confirmed})
+    measured = saving.measured_before(job)
+    return json_answer({"url": f"/jobs/{job.run_id}", "owner_confirmed": job.owner_confirmed, "measured": measured})
 
 
 @require_GET

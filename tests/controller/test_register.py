@@ -37,7 +37,10 @@ def post(told: dict[str, Any], token: str) -> Any:
 
 def test_a_run_is_registered_as_unconfirmed_until_slurm_says_whose_it_is() -> None:
     response = post(body(), api_token())
-    assert (response.status_code, response.json()) == (200, {"url": f"/jobs/{b.RUN_ID}", "owner_confirmed": False})
+    assert (response.status_code, response.json()) == (
+        200,
+        {"url": f"/jobs/{b.RUN_ID}", "owner_confirmed": False, "measured": {}},
+    )
     job = TrainingJob.objects.get()
     assert (job.owner, job.name, job.slurm_job_id, job.state) == ("ada", "mosaic", "7", "queued")
     assert (job.cluster.name, job.checkpoint_root, job.enrolled) == ("lab", "/scratch/ckpt", True)

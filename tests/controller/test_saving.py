@@ -12,7 +12,7 @@ from controller.decision.checkpoint_interval import optimum_s
 from controller.decision.policy import CheckpointInterval
 from controller.ingest.receive import receive
 from controller.models import AuditEntry, Checkpoint, TrainingJob
-from tests.builders import T0, attempt, cluster, message, training_job
+from tests.builders import T0, attempt, cluster, message, rank, training_job
 from worker_hooks.protocol.messages import decode_message
 
 pytestmark = [pytest.mark.db, pytest.mark.django_db]
@@ -65,6 +65,17 @@ def test_advice_is_renewed_once_a_minute_and_for_jobs_that_train() -> None:
     assert TrainingJob.objects.get(pk=waiting.pk).saving == {}
     saving.refresh(cluster(), T0 + 80.0, POLICY)
     assert TrainingJob.objects.get(pk=training.pk).saving["at"] == T0 + 80.0
+
+
+def test_what_the_last_run_of_that_name_has_shown() -> None:
+    assert saving.measured_before(training_job("tj-4f2a9c0b1100", name="mosaic")) == {}
+    before = training_job("tj-4f2a9c0b1101", name="mosaic", step=300)
+    for number, durable in enumerate([40.0, 45.0, 90.0]):
+        saved(before, 100 * (number + 1), T0 + 900.0 * number, durable_s=durable)
+    receive(before, decode_message(message(ranks=[rank(0, pace={"steps": 9, "step_median_s": 22.0})])), T0 + 100.0)
+    assert saving.measured_before(training_job("tj-4f2a9c0b1102", name="mosaic")) == {"step_s": 22.0, "save_s": 45.0}
+    assert saving.measured_before(training_job("tj-4f2a9c0b1103", name="other")) == {}
+    assert saving.measured_before(training_job("tj-4f2a9c0b1104", name="mosaic", owner="eve")) == {}
 
 
 def test_agents_are_told_the_interval(make_job: Maker) -> None:

@@ -29,6 +29,7 @@ class ControllerDouble:
         self.registrations: list[dict[str, Any]] = []
         self.instructions: list[dict[str, Any]] = []
         self.interval_s: float | None = None
+        self.measured: Any = {}
         self.superseded_by: int | None = None
         self.rejects: Callable[[dict[str, Any]], bool] = lambda record: False
         self.rejects_heartbeats = False
@@ -101,7 +102,7 @@ class ControllerDouble:
         elif handler.path == "/api/v1/register":
             with self._lock:
                 self.registrations.append({**data, "api_token": token})
-            self._answer(handler, 200, {"url": f"/jobs/{data['run_id']}"})
+            self._answer(handler, 200, {"url": f"/jobs/{data['run_id']}", "measured": self.measured})
         elif self.mode == "refuse_token" or (self.tokens and token not in self.tokens):
             self.refused += 1
             self._answer(handler, 401, {"error": "unknown token"})

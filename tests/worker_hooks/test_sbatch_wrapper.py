@@ -44,6 +44,24 @@ def test_a_controller_that_is_away_prevents_nothing(desk: Desk) -> None:
     assert desk.identity["registered"] is False and desk.identity["slurm_job_id"] == "77"
 
 
+@pytest.mark.parametrize(
+    ("measured", "said"),
+    [
+        ({"step_s": 22.0, "save_s": 45.0}, True),  # case R31
+        ({"step_s": 2.0, "save_s": 5.0}, False),
+        ({"step_s": 22.0}, False),
+        ({"step_s": "soon", "save_s": None}, False),
+        ([1, 2], False),
+    ],
+)
+def test_a_signal_that_comes_too_late_for_this_jobs_saves_is_said(desk: Desk, measured: Any, said: bool) -> None:
+    desk.controller.measured = measured
+    done = desk.submit("--signal=USR2@90", "train.sh")
+    assert (done.returncode, done.stdout) == (0, "Submitted batch job 77\n")
+    needed = "a step (22 s), a save (45 s) and 60 s of margin need 127 s: --signal=USR2@127"
+    assert (needed in done.stderr) == said and ("margin" in done.stderr) == said
+
+
 @pytest.mark.parametrize("mode", ["garbage", "error", "cut", "drip"])
 def test_a_controller_that_stumbles_prevents_nothing(desk: Desk, mode: str) -> None:
     desk.controller.mode = mode

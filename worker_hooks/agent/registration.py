@@ -17,16 +17,31 @@ LOOK_S = 1.0
 WRAPPER_S = 2.0
 
 
-def register(identity: Identity, url: str, api_token: str, limit_s: float) -> str | None:
-    """One attempt: None if the controller knows the run now, else why not. Never raises."""
+@dataclass(frozen=True)
+class Registered:
+    """`problem`: None if the controller knows the run now, else why not. `measured`: `step_s` and `save_s` (until a
+    save counts) of an earlier run of this name, as far as known."""
+
+    problem: str | None
+    measured: dict[str, float] = field(default_factory=dict)
+
+
+def register(identity: Identity, url: str, api_token: str, limit_s: float) -> Registered:
+    """One attempt. Never raises."""
     body = json.dumps(identity.registration()).encode()
     try:
         answer = post_json(url, REGISTER, api_token, body, limit_s)
     except TransportError as error:
-        return f"{url} does not answer: {error}"
+        return Registered(f"{url} does not answer: {error}")
     if answer.status == 200 and isinstance(answer.data, dict):
-        return None
-    return f"{url} answered {answer.status}: {json.dumps(answer.data)[:200]}"
+        return Registered(None, _measured(answer.data.get("measured")))
+    return Registered(f"{url} answered {answer.status}: {json.dumps(answer.data)[:200]}")
+
+
+def _measured(told: object) -> dict[str, float]:
+    if not isinstance(told, dict):
+        return {}
+    return {name: float(told[name]) for name in ("step_s", "save_s") if isinstance(told.get(name), int | float)}
 
 
 @dataclass
@@ -80,7 +95,7 @@ class Registrar:
         array, _, _ = self.slurm_job_id.partition("_")
         self.identity.slurm_job_id = self.identity.slurm_job_id or (array if self.identity.array else self.slurm_job_id)
         self.identity.cluster = self.identity.cluster or self.cluster or None
-        problem = register(self.identity, self.url, self.config.api_token, CALL_LIMIT_S)
+        problem = register(self.identity, self.url, self.config.api_token, CALL_LIMIT_S).problem
         if problem is not None:
             if not self._failures:
                 self.say(f"this run could not be registered yet: {problem}")

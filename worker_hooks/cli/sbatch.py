@@ -12,12 +12,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from worker_hooks.agent.identity import Identity, IdentityError, UserConfig, load_identity, state_folder, user_config
 from worker_hooks.cli.calling import call_sbatch, die_of, installed_options, keep_standard_streams, say
 from worker_hooks.cli.receipt import Receipt
 from worker_hooks.cli.script_header import Header, HeaderError, read_header
 from worker_hooks.cli.script_text import Script, is_script, memory_file, read_script
+from worker_hooks.cli.signals import SignalOption, too_late
 from worker_hooks.cli.submission import (
     Plan,
     Request,
@@ -31,6 +33,9 @@ from worker_hooks.cli.submission import (
 )
 from worker_hooks.protocol import exit_codes
 from worker_hooks.protocol.identity import ANY_TASK, new_run_id, new_token
+
+if TYPE_CHECKING:
+    from worker_hooks.agent.registration import Registered
 
 REGISTER_LIMIT_S = 2.0
 
@@ -80,7 +85,7 @@ def _submit(request: Request, header: Header, script: Script, environ: dict[str,
         _extend_export_file(plan, request, _exports(identity), tell)
     receipt = call_sbatch(plan.argv, plan.environ, script.stdin, parsable=plan.parsable)
     if plan.tracked:
-        _after(identity, receipt, config, tell)
+        _after(identity, receipt, config, plan.signal, tell)
     return receipt
 
 
@@ -153,7 +158,7 @@ def _write_identity(identity: Identity, plan: Plan, tell: _Speaker) -> bool:
 
 
 def _required(identity: Identity, config: UserConfig, tell: _Speaker) -> bool:
-    problem = _register(identity, config)
+    problem = _register(identity, config).problem
     if problem is not None:
         tell(f"nothing submitted, because --relume-require was given: {problem}", error=True)
     return problem is None
@@ -179,7 +184,9 @@ def _extend_export_file(plan: Plan, request: Request, exports: Mapping[str, str]
 # --- after ------------------------------------------------------------------------------------------------------
 
 
-def _after(identity: Identity, receipt: Receipt, config: UserConfig, tell: _Speaker) -> None:
+def _after(
+    identity: Identity, receipt: Receipt, config: UserConfig, signal: SignalOption | None, tell: _Speaker
+) -> None:
     """Never changes the exit code: the job is submitted."""
     if receipt.code != 0 and receipt.job_id is None:
         # An sbatch that was killed may have submitted the job all the same: its agent will need the identity.
@@ -187,7 +194,8 @@ def _after(identity: Identity, receipt: Receipt, config: UserConfig, tell: _Spea
             identity.path.unlink(missing_ok=True)
         return
     identity.slurm_job_id, identity.cluster = receipt.job_id, receipt.cluster
-    problem = _register(identity, config)
+    registered = _register(identity, config)
+    problem = registered.problem
     # Without a job id (sbatch --quiet prints none) the agent registers again: it knows the id.
     identity.registered = (problem is None and receipt.job_id is not None) or _registered_meanwhile(identity)
     try:
@@ -196,6 +204,8 @@ def _after(identity: Identity, receipt: Receipt, config: UserConfig, tell: _Spea
         tell(f"{identity.path}: {error.strerror}")
     if problem is not None:
         tell(f"{problem}; the job is submitted, its agent will register it when it can")
+    elif signal is not None and (late := too_late(signal, **registered.measured)):
+        tell(late)
 
 
 def _registered_meanwhile(identity: Identity) -> bool:
@@ -205,12 +215,11 @@ def _registered_meanwhile(identity: Identity) -> bool:
     return False
 
 
-def _register(identity: Identity, config: UserConfig) -> str | None:
-    """None if the controller knows the run now, else why not."""
-    if not identity.url:
-        return "no controller is configured (RELUME_URL or ~/.config/relume/config.json)"
-    if not config.api_token:
-        return "no API token is configured (RELUME_API_TOKEN or ~/.config/relume/config.json)"
-    from worker_hooks.agent.registration import register
+def _register(identity: Identity, config: UserConfig) -> "Registered":
+    from worker_hooks.agent.registration import Registered, register
 
+    if not identity.url:
+        return Registered("no controller is configured (RELUME_URL or ~/.config/relume/config.json)")
+    if not config.api_token:
+        return Registered("no API token is configured (RELUME_API_TOKEN or ~/.config/relume/config.json)")
     return register(identity, identity.url, config.api_token, REGISTER_LIMIT_S)

@@ -8,6 +8,7 @@ background: a shell runs its traps only while it waits in `wait`.
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from typing import Literal
 EARLY_S = 60  # how much earlier than asked Slurm may send it
 SLURMS_LEAD_S = 60  # where "@SECONDS" is left out
 MOST_LEAD_S = 65535
+MARGIN_S = 60
 ENVIRONMENT = "RELUME_SIGNAL"
 # Not USR1: some releases of NCCL took that one for themselves, and the warning vanished.
 DEFAULT = "USR2@120"
@@ -101,6 +103,20 @@ def warnings(option: SignalOption, *, script_traps: bool = False) -> list[str]:
     if option.lead_s < EARLY_S:
         found.append(f"{option.lead_s} s before the end may be too late for a save; Slurm's own default is 60 s")
     return found
+
+
+def too_late(option: SignalOption, *, step_s: float | None = None, save_s: float | None = None) -> str | None:
+    """Why a save at the signal is not likely to be there in time, from what this job has shown before; None: it is, or
+    nobody knows. The step that is under way has to end first, and whatever else a node does needs MARGIN_S."""
+    if step_s is None or save_s is None:
+        return None
+    needed = math.ceil(step_s + save_s + MARGIN_S)
+    if option.lead_s >= needed:
+        return None
+    return (
+        f"{option.signal} comes {option.lead_s} s before the end; a step ({step_s:.0f} s), a save ({save_s:.0f} s) and "
+        f"{MARGIN_S} s of margin need {needed} s: --signal={option.signal}@{needed} (saves go on as they are due)"
+    )
 
 
 def forwarding_lines(option: SignalOption, command: str) -> list[str]:

@@ -67,7 +67,8 @@ def _take(option: Option, rest: list[str], own: dict[str, str]) -> None:
 
 @dataclass
 class Plan:
-    """The sbatch call. `argv` is without the program's name; `exports` go into its environment; `notes` to stderr."""
+    """The sbatch call. `argv` is without the program's name; `exports` go into its environment; `notes` to stderr.
+    `signal`: the warning before the time limit that the job will get, if any."""
 
     argv: list[str]
     environ: dict[str, str]
@@ -77,6 +78,7 @@ class Plan:
     parsable: bool
     tracked: bool = True
     notes: list[str] = field(default_factory=list)
+    signal: signals.SignalOption | None = None
 
 
 def make_plan(
@@ -145,9 +147,11 @@ def _warned(plan: Plan, line: CommandLine, header: Header, environ: Mapping[str,
     try:
         if said is not None:
             traps = bool(_TRAPS.search(script))
-            plan.notes += signals.warnings(signals.parse(said), script_traps=traps)
+            plan.signal = signals.parse(said)
+            plan.notes += signals.warnings(plan.signal, script_traps=traps)
         elif option is None and environ.get(signals.ENVIRONMENT):
-            _add(plan, [f"--signal={signals.wanted(environ).text}"])
+            plan.signal = signals.wanted(environ)
+            _add(plan, [f"--signal={plan.signal.text}"])
     except signals.SignalOptionError as error:
         if said is None:
             plan.notes.append(f"{signals.ENVIRONMENT}: {error}")
