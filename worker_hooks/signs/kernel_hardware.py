@@ -102,7 +102,7 @@ ROWS = (
     ),
     # --- heat
     Row(
-        "temperature above threshold",
+        "above threshold",
         "kernel.thermal",
         re.compile(r"CPU(?P<cpu>\d+): (?:Core|Package) temperature (?:is )?above threshold"),
     ),

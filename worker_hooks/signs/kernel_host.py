@@ -33,7 +33,11 @@ STUCK_ROWS = (
         ),
     ),
     Row("hard LOCKUP", "kernel.hard_lockup", re.compile(r"[Ww]atchdog detected hard LOCKUP on cpu (?P<cpu>\d+)")),
-    Row("Hard LOCKUP", "kernel.hard_lockup", re.compile(r"CPU(?P<cpu>\d+): Watchdog detected hard LOCKUP", re.I)),
+    Row(
+        "ard LOCKUP",
+        "kernel.hard_lockup",
+        re.compile(r"CPU:? ?(?P<cpu>\d+):? (?:self-)?(?:Watchdog )?(?:detected )?[Hh]ard LOCKUP"),
+    ),
     Row(
         "blocked for more than",
         "kernel.hung_task",
@@ -90,7 +94,7 @@ DISK_ROWS = (
         r"(?P<device>ata\d+(?:\.\d+)?): exception Emask 0x[0-9a-f]+ SAct 0x[0-9a-f]+ SErr \w+ action 0x[2-9a-f]",
     ),
     _disk("EXT4-fs error", r"EXT4-fs error \(device (?P<device>[\w-]+)\)"),
-    _disk("Aborting journal on", r"Aborting journal on device (?P<device>[\w-]+?)(?:-\d+)?\."),
+    _disk("Aborting journal on", r"Aborting journal on device (?P<device>[\w-]+?)(?:-8)?\."),
     _disk(
         "XFS (",
         r"XFS \((?P<device>[\w-]+)\): .*(?:[Mm]etadata (?:I/O error|corruption)|[Cc]orruption (?:detected|of in-m)|"
@@ -101,29 +105,31 @@ DISK_ROWS = (
 )
 
 _LUSTRE = r"[\w-]+-(?:OST|MDT)[0-9a-fA-F]{4}|MGS|MGC[\d.]+@\w+"
+_UNSENT = r"(?:timed out|failed due to network error)"
+_LEASE = r"[Dd]isk lease .*(?:overdue|expired)"
 
 STORAGE_ROWS = (
     _down("not responding", "nfs", r"nfs: server (?P<server>\S+) not responding"),
     _back("nfs: server ", "nfs", r"nfs: server (?P<server>\S+) OK"),
     _down(" was lost; in progress", "lustre", rf"Connection to (?P<server>{_LUSTRE}) .*was lost"),
     _down("client was evicted by", "lustre", rf"client was evicted by (?P<server>{_LUSTRE})"),
-    _down("@@@ Request", "lustre", rf"Lustre.*@@@ Request sent has timed out.*->(?P<server>{_LUSTRE})"),
-    _down("@@@ Request", "lustre", r"Lustre.*@@@ Request sent has timed out.*@(?P<server>[\w.]+@\w+)"),
+    _down("@@@ Request", "lustre", rf"Lustre.*@@@ Request sent has {_UNSENT}.*->(?P<server>{_LUSTRE})"),
+    _down("@@@ Request", "lustre", rf"Lustre.*@@@ Request sent has {_UNSENT}.*@(?P<server>[\w.]+@\w+)"),
     _down(
         "operation ",
         "lustre",
         rf"LustreError.*?(?P<server>{_LUSTRE}).*operation \w+ to node \S+ failed: rc = -(?:107|110|108|5)\b",
     ),
     _back("onnection restored to", "lustre", rf"Connection restored to (?P<server>{_LUSTRE})"),
-    _down(
-        "mmfs",
-        "gpfs",
-        r"mmfs.*(?:unmounted by the system|[Ll]ost contact|[Dd]isk lease .*(?:overdue|expired))(?P<server>)",
-    ),
-    _down(
-        "GPFS",
-        "gpfs",
-        r"GPFS.*(?:unmounted by the system|[Ll]ost contact|[Dd]isk lease .*(?:overdue|expired))(?P<server>)",
+    # The daemon's name may be a prefix, which is no part of the text.
+    _down("unmounted by the system", "gpfs", r"[Ff]ile ?system (?P<server>\S+) (?:was )?unmounted by the system"),
+    _down("isk lease ", "gpfs", rf"{_LEASE}(?P<server>)"),
+    _down("mmfs", "gpfs", r"mmfs.*(?:unmounted by the system|[Ll]ost contact)(?P<server>)"),
+    _down("GPFS", "gpfs", r"GPFS.*(?:unmounted by the system|[Ll]ost contact)(?P<server>)"),
+    _back(
+        "beegfs",
+        "beegfs",
+        r"beegfs.*(?:Reconnected|[Cc]onnection .*(?:re-?established|restored))(?:.*: ?(?P<server>\S+))?",
     ),
     _down(
         "beegfs",
@@ -131,15 +137,17 @@ STORAGE_ROWS = (
         r"beegfs.*(?:Communication error|[Cc]onnect(?:ion)? (?:failed|lost|to)|timed out|unreachable)"
         r".*?(?:[Nn]ode: |from: |to: |\s)(?P<server>[\w.-]+(?: \[ID: \d+\]|@[\w.:-]+)?)",
     ),
-    _back(
-        "beegfs",
-        "beegfs",
-        r"beegfs.*(?:Reconnected|[Cc]onnection .*(?:re-?established|restored))(?:.*: ?(?P<server>\S+))?",
+    _down(
+        "libceph",
+        "ceph",
+        r"libceph(?: \([^)]*\))?: (?P<server>(?:osd|mon|mds)\d+)\b.*(?:\bdown\b|session lost|socket closed)",
     ),
-    _down("libceph: ", "ceph", r"libceph: (?P<server>(?:osd|mon|mds)\d+)\b.*(?:\bdown\b|session lost|socket closed)"),
-    _back("libceph: ", "ceph", r"libceph: (?P<server>(?:osd|mon|mds)\d+)\b.*(?:\bup\b|session established)"),
-    _down("ceph: mds", "ceph", r"ceph: (?P<server>mds\d+) hung"),
-    _down("has not responded in", "cifs", r"CIFS.*\\\\(?P<server>\S+) has not responded in \d+ seconds"),
+    _back(
+        "libceph", "ceph", r"libceph(?: \([^)]*\))?: (?P<server>(?:osd|mon|mds)\d+)\b.*(?:\bup\b|session established)"
+    ),
+    _down(" hung", "ceph", r"ceph: (?:\[[^\]]*\]:? *)?(?P<server>mds\d+) hung"),
+    _back(" came back", "ceph", r"ceph: (?:\[[^\]]*\]:? *)?(?P<server>mds\d+) came back"),
+    _down("has not responded in", "cifs", r"CIFS.*(?:\\\\|Server )(?P<server>\S+) has not responded in \d+ seconds"),
 )
 
 

@@ -7,7 +7,7 @@ from worker_hooks.signs.rows import Row, RowReader
 from worker_hooks.signs.sign import Scalar
 
 _PCI = r"[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F]"
-_DEVICE = rf"(?:\w[\w-]* {_PCI} )?(?P<device>[\w.@-]+)"
+_DEVICE = rf"(?:\w[\w-]* {_PCI} )?(?!mlx4_en:)(?P<device>[\w.@-]+)"
 # Interfaces of containers, virtual machines and the machine's own: no cable.
 _VIRTUAL = re.compile(r"(?:lo|veth|docker|cali|cni|virbr|br-|tap|tun|vnet|vxlan|flannel|dummy|usb|wl)")
 _DRIVER = rf"(?:mlx[45]_core|bnxt_en|bnxt_re|ice|i40e|irdma|ena|efa|hfi1|cxi_core|cxi_ss1|qede?) (?P<device>{_PCI})"

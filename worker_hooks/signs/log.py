@@ -22,7 +22,7 @@ KERNEL, JOB = "kernel", "job"
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_]|\([AB0])?")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_QUOTE = re.compile(r"['\"]")
+_QUOTE = re.compile(r"(?<!\w)['\"]")  # that opens: not the one of `didn't`
 _PIECE = 1 << 20
 
 
