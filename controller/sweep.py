@@ -14,7 +14,7 @@ from controller.decision.facts import ClusterFacts, SubjectFacts
 from controller.decision.hard_signs import late_signs
 from controller.decision.propose import Proposal, propose
 from controller.errors import SlurmError
-from controller.ledger import LostRace, late, lease
+from controller.ledger import LostRace, late, lease, stack_requests
 from controller.ledger.commit import Commit, commit
 from controller.ledger.machines import follow_machines
 from controller.ledger.upkeep import follow_attempts, follow_exclusions, follow_holds
@@ -84,6 +84,7 @@ def _sweep(cluster: Cluster, site: Site) -> Swept:
         done.probed = tuple(sorted({name for suspicion in suspected for name in suspicion.nodes}))
         probing.look(cluster, suspected, site)
         subjects, proposals, facts = _decide(cluster, site)
+    stack_requests.ask(cluster, subjects, site.clock(), site.policy)
     _commit_all(cluster, subjects, proposals, facts, site, done)
     _follow_late(cluster, subjects, site)
     follow_holds(cluster, site.clock())

@@ -34,6 +34,7 @@ CAUSE_OF_VERDICT = {
     "hang_unattributed": f.HANG,
 }
 MOST_CLUES = 60
+STACKS = "stacks"  # source of the agents' looks at ranks that stand still
 
 
 @dataclass(frozen=True)
@@ -119,10 +120,11 @@ def _fault_at(finding: Finding, found: Assessment) -> float | None:
 
 
 def _clues(evidence: tuple[Evidence, ...], found: Assessment, now: float) -> tuple[Clue, ...]:
-    """Proof first, then what clears, then consequences, then how the run got on; the rest decided nothing."""
+    """Proof first, then what clears, then consequences, then how the run got on and where its ranks stand; the rest
+    decided nothing."""
     by_id = {item.id: item for item in evidence}
     told = {*found.proof, *found.clears, *found.cascade}
-    progress = [item.id for item in evidence if item.source == SOURCE and item.id not in told]
+    progress = [item.id for item in evidence if item.source in (SOURCE, STACKS) and item.id not in told]
     stances = [(found.proof, "accuses"), (found.clears, "clears"), (found.cascade, "cascade"), (progress, "context")]
     return tuple(
         clue_of(by_id[name], stance, now) for names, stance in stances for name in names if name in by_id

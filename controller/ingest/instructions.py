@@ -1,14 +1,16 @@
-"""What an agent is told in the answer: probe, stop, superseded, save."""
+"""What an agent is told in the answer: probe, stop, superseded, save, stacks."""
 
 from datetime import timedelta
 
 from controller.clock import aware
-from controller.models import Attempt, NodeCheck, TrainingJob
+from controller.models import Attempt, NodeCheck, Sign, StackRequest, TrainingJob
 from worker_hooks.protocol.messages import Instruction
 
 PROBE_VALID_S = 10.0
 PROBES_AT_ONCE = 16
 SAVE_VALID_S = 600.0
+STACKS_VALID_S = 30.0
+STACK = "stack.stuck"
 STOPPED = ("cancelled", "stopped")
 
 
@@ -20,8 +22,8 @@ def for_agent(job: TrainingJob, attempt: Attempt, node: str, newest: int, now: f
     """A superseded attempt gets nothing else to do. An unanswered probe is repeated until it is too old to matter."""
     if attempt.generation < newest:
         return (superseded(newest),)
-    orders = _probes(job, node, now)
-    return (*orders, *(order for order in (_stop(job, attempt), _save(job, attempt, now)) if order))
+    orders = (_stop(job, attempt), _save(job, attempt, now), _stacks(attempt, node, now))
+    return (*_probes(job, node, now), *(order for order in orders if order))
 
 
 def _stop(job: TrainingJob, attempt: Attempt) -> Instruction | None:
@@ -40,6 +42,18 @@ def _save(job: TrainingJob, attempt: Attempt, now: float) -> Instruction | None:
     if any(saved.committed_at - timedelta(seconds=saved.durable_s or 0.0) >= asked for saved in newest):
         return None
     return Instruction("save", {"id": asked.isoformat(), "why": "asked for on the page"})
+
+
+def _stacks(attempt: Attempt, node: str, now: float) -> Instruction | None:
+    """Said until each of the node's ranks has its sign, or it is too old to be of use."""
+    fresh = StackRequest.objects.filter(attempt=attempt, asked_at__gt=aware(now) - timedelta(seconds=STACKS_VALID_S))
+    asked = fresh.order_by("-number").first()
+    if asked is None or node not in asked.ranks:
+        return None
+    answers = Sign.objects.filter(attempt=attempt, reporter=node, code=STACK, received_at__gte=asked.asked_at)
+    answered = set(answers.values_list("rank", flat=True))
+    left = [rank for rank in asked.ranks[node] if rank not in answered]
+    return Instruction("stacks", {"id": str(asked.pk), "ranks": left}) if left else None
 
 
 def _probes(job: TrainingJob, node: str, now: float) -> tuple[Instruction, ...]:

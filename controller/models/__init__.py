@@ -9,6 +9,7 @@ from controller.models.incident import Decision, Evidence, Incident, Recovery, S
 from controller.models.metric import MetricChunk
 from controller.models.node import Exclusion, Machine, Node, NodeCheck, NodeEvent, NodeHold
 from controller.models.sign import NodeSensor, Sign
+from controller.models.stack import StackRequest
 from controller.models.training_job import AgentReport, Attempt, Submission, TrainingJob
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "NodeSensor",
     "Recovery",
     "Sign",
+    "StackRequest",
     "StateChange",
     "Submission",
     "TrainingJob",

@@ -1,21 +1,24 @@
 """Hangs: who did not come. Most hangs are software, so a hang alone drains nobody and excludes nobody."""
 
+from dataclasses import replace
+
 from controller.decision.assess.collectives import CODES, MISMATCH, Suspect, behind
 from controller.decision.assess.deaths import ABORTED, deaths, killed_by
 from controller.decision.assess.judges.program import NOT_COME
 from controller.decision.assess.opinion import Opinion
+from controller.decision.assess.standing import LIBRARY, elsewhere, standings
 from controller.decision.assess.view import View, onset
 from controller.decision.assess.words import listed, nodes_of, quoted, ranks_of, whom
 from controller.decision.assessment import LOW, MEDIUM
 from controller.decision.evidence import Evidence
 
 STUCK = "nccl.watchdog_stuck"
-WAITING = ("nccl.watchdog_timeout", "nccl.watchdog_status", "gloo.timeout", "nccl.watchdog_ended", "collective.state")
 PROGRESS = ("progress.stalled", "progress.silent")
 
 
 def hang(view: View) -> Opinion | None:
-    return _by_numbers(view) or _missing_in_barrier(view) or _stuck_watchdog(view) or _silent(view) or _nobody(view)
+    named = _by_numbers(view) or _missing_in_barrier(view) or _by_stacks(view)
+    return named or _stuck_watchdog(view) or _silent(view) or _nobody(view)
 
 
 def mismatched_calls(view: View) -> Opinion | None:
@@ -75,6 +78,22 @@ def _missing_in_barrier(view: View) -> Opinion | None:
     return _opinion(view, f"{whom(ranks, ())} did not come to {what}", (*barrier, *told), ranks, MEDIUM)
 
 
+def _by_stacks(view: View) -> Opinion | None:
+    """A rank that stands elsewhere while all others that were looked at wait. It names that rank and never a node; it
+    is sure only beside the run's own progress, and where that names no other rank."""
+    odd, waiting = elsewhere(view)
+    if not odd:
+        return None
+    ranks = tuple(s.rank for s in odd)
+    stalls = view.of(*PROGRESS)
+    others = ranks_of(stalls)
+    agreed = bool(stalls) and (not others or bool(set(ranks) & set(others)))
+    told = "; ".join(f"rank {s.rank} {s.place} ({quoted(s.item, 100)})" for s in odd)
+    why = f"{told}, while {whom(tuple(s.rank for s in waiting), ())} wait{'s' if len(waiting) == 1 else ''} for others"
+    proof = (*(s.item for s in odd), *(e for e in stalls if e.rank in ranks))
+    return replace(_opinion(view, why, proof, ranks, MEDIUM if agreed else LOW), suspects=())
+
+
 def _stuck_watchdog(view: View) -> Opinion | None:
     found = view.of(STUCK)
     if not found:
@@ -100,7 +119,7 @@ def _silent(view: View) -> Opinion | None:
 
 
 def _nobody(view: View) -> Opinion | None:
-    waiting = view.of(*WAITING, "stack.stuck")
+    waiting = (*view.of(*LIBRARY), *(s.item for s in standings(view)))
     aborted = tuple(d.item for d in killed_by(deaths(view), ABORTED))
     if not waiting and not aborted:
         return None

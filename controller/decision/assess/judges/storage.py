@@ -3,8 +3,9 @@
 from controller.decision.assess import law
 from controller.decision.assess.opinion import Charge, Opinion
 from controller.decision.assess.roles import STRONG, weight
+from controller.decision.assess.standing import ELSEWHERE, STORAGE, standings
 from controller.decision.assess.view import View, onset
-from controller.decision.assess.words import listed, nodes_of, quoted, ranks_of
+from controller.decision.assess.words import listed, nodes_of, quoted, ranks_of, whom
 from controller.decision.assessment import HIGH, LOW, MEDIUM
 
 SHARED_DELAY_S = 300.0
@@ -78,6 +79,21 @@ def data(view: View) -> Opinion | None:
         verdict, MEDIUM, f"{view.said(lead)}: {quoted(lead)}", found, ranks=ranks_of(found), requeue=not again, limit=1,
         budget="infra" if verdict == "resume_fault" else "user", onset=onset(found),
         stop="the same file cannot be read again" if again else "",
+    )  # fmt: skip
+
+
+def ranks_wait(view: View) -> Opinion | None:
+    """Ranks that sleep in the kernel for a remote file system while the run stands still, and nobody who was looked at
+    is anywhere else. What they share is the storage: no node is blamed, however few they are."""
+    found, stalled = standings(view), bool(view.of("progress.stalled"))
+    odd = [s for s in found if s.place == STORAGE]
+    if not odd or any(s.place in ELSEWHERE for s in found):
+        return None
+    proof, ranks = tuple(s.item for s in odd), tuple(s.rank for s in odd)
+    return Opinion(
+        "data_or_storage", MEDIUM if stalled else LOW, f"{whom(ranks, nodes_of(proof))} slept in the kernel for a "
+        f"remote file system ({quoted(odd[0].item)})", proof, ranks=ranks if len(odd) < len(found) else (),
+        delay_s=SHARED_DELAY_S, onset=onset(proof), follow_up=("check the storage before the job goes on",),
     )  # fmt: skip
 
 

@@ -54,6 +54,7 @@ SOFT: tuple[Judge, ...] = (
     setup.slow_start,
     peers.lost_peer,
     program.ended_first,
+    storage.ranks_wait,
     hang.hang,
     numbers.not_finite,
     program.ended_by_itself,
