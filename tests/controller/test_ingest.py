@@ -1,44 +1,25 @@
-"""Messages in: what is committed, what is acked, and what a bad or late message does not do."""
+"""Messages in: what is committed and what is acked, also of a repeated, overtaken or late message."""
 
-import json
 from typing import Any
 
 import pytest
-from django.db import OperationalError
-from django.test import Client
 
 from controller.clock import aware
-from controller.models import AgentReport, Attempt, Checkpoint, MetricChunk, NodeCheck, TrainingJob
+from controller.models import AgentReport, Attempt, Checkpoint, MetricChunk, TrainingJob
 from tests import builders as b
-from worker_hooks.protocol.messages import MAX_BODY_BYTES, decode_answer
+from tests.controller.ingest_desk import CLOCK, NOTE, NOW, acked, kinds, post
+from worker_hooks.protocol.messages import decode_answer
 
 pytestmark = pytest.mark.db
-NOW = b.T0 + 101.0
 
 
 @pytest.fixture(autouse=True)
 def quiet_world(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The controller's clock stands at NOW; wakes are written down instead of sent."""
     wakes: list[str] = []
-    monkeypatch.setattr("controller.ingest.views.clock.now", lambda: NOW)
-    monkeypatch.setattr("controller.ingest.door.WAKER.leave_note", lambda: wakes.append("wake"))
+    monkeypatch.setattr(CLOCK, lambda: NOW)
+    monkeypatch.setattr(NOTE, lambda: wakes.append("wake"))
     return wakes
-
-
-def post(body: Any, token: str = b.TOKEN) -> Any:
-    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    return Client().post("/api/v1/ingest", raw, content_type="application/json", headers=headers)
-
-
-def acked(body: dict[str, Any]) -> int:
-    response = post(body)
-    assert response.status_code == 200, response.content
-    return decode_answer(response.json()).acked
-
-
-def kinds(response: Any) -> list[str]:
-    return [instruction.kind for instruction in decode_answer(response.json()).instructions]
 
 
 def test_the_first_message_makes_the_attempt_and_the_report(make_job: Any) -> None:
@@ -226,156 +207,6 @@ def test_a_generation_that_was_never_heard_of_is_delivered_after_its_successor(m
     assert list(Attempt.objects.values_list("generation", flat=True)) == [2, 3]
 
 
-# --- instructions -------------------------------------------------------------------------------------------------
-
-
-def asked(node: Any, vantage: str = "gpu1", age: float = 1.0) -> Any:
-    return NodeCheck.objects.create(
-        node=node, vantage=vantage, address="10.77.0.2", port=6818, asked_at=aware(NOW - age)
-    )
-
-
-def test_an_agent_is_asked_for_the_fresh_probes_of_its_own_node(make_job: Any, make_node: Any) -> None:
-    make_job()
-    gpu2 = make_node("gpu2")
-    fresh = asked(gpu2)
-    asked(gpu2, age=11.0)
-    asked(gpu2, vantage="gpu3")
-    instruction = decode_answer(post(b.message()).json()).instructions
-    targets = [{"node": "gpu2", "address": "10.77.0.2", "port": 6818}]
-    assert [(i.kind, i.body) for i in instruction] == [("probe", {"id": str(fresh.pk), "targets": targets})]
-
-
-def test_a_probe_is_answered_once_and_only_by_the_node_that_was_asked(make_job: Any, make_node: Any) -> None:
-    make_job()
-    gpu2 = make_node("gpu2")
-    mine, foreign = asked(gpu2), asked(gpu2, vantage="gpu3")
-
-    def answer(seq: int, check: Any, outcome: str) -> dict[str, Any]:
-        return b.record(seq, "probe", id=str(check), node="gpu2", address="10.77.0.2", port=6818, outcome=outcome)
-
-    invented = [answer(3, "9" * 30, "open"), answer(4, "; drop", "open"), answer(5, 10**15, "open")]
-    response = post(b.message(answer(1, mine.pk, "timeout"), answer(2, foreign.pk, "timeout"), *invented))
-    assert (response.json()["acked"], kinds(response)) == (5, [])
-    acked(b.message(answer(6, mine.pk, "open"), sent_at=b.T0 + 101))
-    mine.refresh_from_db()
-    foreign.refresh_from_db()
-    assert (mine.outcome, mine.answered_at, foreign.answered_at) == ("timeout", aware(NOW), None)
-
-
-@pytest.mark.parametrize("state", ["cancelled", "stopped"])
-def test_an_attempt_of_a_job_that_was_stopped_is_told_to_stop(make_job: Any, make_attempt: Any, state: str) -> None:
-    job = make_job(state=state, state_reason="the budget is spent", state_at=aware(b.T0 + 50))
-    make_attempt(job)
-    answer = decode_answer(post(b.message()).json())
-    assert [(i.kind, i.body) for i in answer.instructions] == [("stop", {"reason": "the budget is spent"})]
-
-
-def test_an_attempt_that_somebody_started_by_hand_afterwards_is_left_alone(make_job: Any) -> None:
-    make_job(state="stopped", state_at=aware(b.T0 + 50))
-    assert kinds(post(b.message())) == []
-
-
-# --- wakes --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("record", "wakes"),
-    [
-        (b.losses(1, [1]), 0),
-        (b.event(1, "rank_exited", 0, exit_code=1, signal=None), 1),
-        (b.event(1, "first_step", 0, step=3), 1),
-        (b.verification(1), 1),
-        (b.record(1, "probe", id="1", node="gpu2", outcome="open"), 1),
-    ],
-)
-def test_the_sweep_is_woken_by_what_is_decisive(
-    make_job: Any, make_attempt: Any, quiet_world: list[str], record: dict[str, Any], wakes: int
-) -> None:
-    make_attempt(make_job())
-    acked(b.message(record))
-    assert len(quiet_world) == wakes
-
-
-def test_a_new_attempt_wakes_the_sweep(make_job: Any, quiet_world: list[str]) -> None:
-    make_job()
-    acked(b.message())
-    assert quiet_world == ["wake"]
-
-
-# --- refusals -----------------------------------------------------------------------------------------------------
-
-
-def test_tokens(make_job: Any) -> None:
-    make_job()
-    make_job(run_id="tj-000000000002", token="another")
-    assert post(b.message(), token="").status_code == 401
-    assert post(b.message(), token="wrong").status_code == 401
-    assert post(b.message(), token="another").status_code == 403
-    assert post(b.message(run_id="tj-00000000dead")).status_code == 403
-    assert post(b.message(run_id="tj-00000000dead"), token="wrong").status_code == 401
-    assert post(b.message(job={"user": "eve"})).status_code == 403
-    assert not Attempt.objects.exists()
-
-
-def test_an_empty_digest_is_no_open_door(make_job: Any) -> None:
-    make_job(token_digest="")
-    assert post(b.message(), token="x").status_code == 401
-
-
-@pytest.mark.parametrize(
-    ("body", "where"),
-    [
-        (b"{", "body"),
-        (b"[" * 100_000, "body"),
-        (b.message() | {"protocol": 2}, "message.protocol"),
-        (b.message() | {"generation": 0}, "message.generation"),
-        (b.message() | {"generation": 1 << 40}, "message.generation"),
-        (b.message() | {"sent_at": 1e18}, "message.sent_at"),
-        (b.message(b.losses(1, [1]) | {"steps": "all"}), "records[0].steps"),
-        (b.message(b.losses(1, [1]) | {"rank": 1 << 33}), "record 1.rank"),
-        (b.message(b.losses(1, [1], at=-5.0)), "message.records[0].at"),
-        (b.message(job={"nodes": "gpu[1-"}), "message.job.nodes"),
-        (b.message(agent={"probe_port": 0}), "message.agent.probe_port"),
-    ],
-)
-def test_a_malformed_message_is_told_where_and_changes_nothing(make_job: Any, body: Any, where: str) -> None:
-    make_job()
-    response = post(body)
-    assert response.status_code == 400, response.content
-    assert response.json()["where"].endswith(where) and response.json()["what"]
-    assert not Attempt.objects.exists()
-
-
-def test_texts_that_no_database_takes_are_made_harmless(make_job: Any) -> None:
-    make_job()
-    acked(b.message(b.event(1, "rank_log", 0, tail="a\x00b \\u0000 \\\\"), boot_id="b\x00"))
-    assert Attempt.objects.get().log_tail["0"] == "a\ufffdb \\u0000 \\\\"
-    assert AgentReport.objects.get().boot_id == "b\ufffd"
-
-
-def test_a_body_that_is_too_long_is_not_read(make_job: Any) -> None:
-    make_job()
-    assert post(b"x" * (MAX_BODY_BYTES + 1)).status_code == 413
-    assert post(b"").status_code == 400
-    assert Client().get("/api/v1/ingest").status_code == 405
-
-
-def test_when_the_database_does_not_commit_nothing_is_acked(make_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_job()
-
-    def locked(*args: Any, **kwargs: Any) -> None:
-        raise OperationalError("database is locked")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("controller.ingest.store.save_report", locked)
-        response = post(b.message(b.losses(1, [1])))
-    assert (response.status_code, "acked" in response.json()) == (503, False)
-    assert int(response.headers["Retry-After"]) > 0
-    assert not MetricChunk.objects.exists() and not Attempt.objects.exists()
-    assert acked(b.message(b.losses(1, [1]))) == 1
-
-
 def test_a_script_that_was_counted_from_outside_gets_its_agent(make_job: Any, make_attempt: Any) -> None:
     make_attempt(make_job(), agentless=True, nodes=[])
     acked(b.message())
@@ -390,12 +221,3 @@ def test_a_new_attempt_in_another_slurm_job_is_confirmed_anew(make_job: Any) -> 
     acked(b.message(generation=2, job={"slurm_job_id": "9"}))
     job = TrainingJob.objects.get()
     assert (job.slurm_job_id, job.owner_confirmed) == ("9", False)
-
-
-@pytest.mark.parametrize("name", ["", "n" * 201, "../admin", "a b", "gpu[1-2]", "-\u00e9"])
-def test_a_node_that_is_no_node_name_is_refused(make_job: Any, name: str) -> None:
-    """It becomes a part of addresses on the job's page, which broke on such a name."""
-    make_job()
-    response = post(b.message(b.event(1, "agent_started")) | {"node": name})
-    assert (response.status_code, response.json()["where"]) == (400, "message.node")
-    assert not AgentReport.objects.exists()
