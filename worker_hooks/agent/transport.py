@@ -30,10 +30,11 @@ class HttpAnswer:
 
     @property
     def blames_records(self) -> bool:
-        """Of a refusal (400, 413): may it be a record's fault? A complaint about another part of the message is this
-        version's, and no record is given up for it."""
+        """Of a refusal (400, 413): may it be a record's fault? `message.records[3].at` and `record 7.rank` say so, and
+        `body` where none of it could be decoded. A complaint about another part of the message is this version's, and
+        no record is given up for it."""
         where = self.data.get("where") if isinstance(self.data, dict) else None
-        return self.status == 413 or not isinstance(where, str) or "records" in where
+        return self.status == 413 or not isinstance(where, str) or where == "body" or "record" in where
 
 
 def post_json(url: str, path: str, token: str, body: bytes, limit_s: float) -> HttpAnswer:
