@@ -34,7 +34,7 @@ class HttpAnswer:
         `body` where none of it could be decoded. A complaint about another part of the message is this version's, and
         no record is given up for it."""
         where = self.data.get("where") if isinstance(self.data, dict) else None
-        return self.status == 413 or not isinstance(where, str) or where == "body" or "record" in where
+        return self.status == 413 or not isinstance(where, str) or where in ("", "body") or "record" in where
 
 
 def post_json(url: str, path: str, token: str, body: bytes, limit_s: float) -> HttpAnswer:
