@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from controller.decision.assess.collectives import CODES, MISMATCH, Suspect, behind
+from controller.decision.assess.collective_words import CODES
+from controller.decision.assess.collectives import MISMATCH, Suspect, behind
 from controller.decision.assess.deaths import ABORTED, deaths, killed_by
 from controller.decision.assess.judges.program import NOT_COME
 from controller.decision.assess.opinion import Opinion
