@@ -2,7 +2,7 @@
 
 Parts: `kill-walk` (every moment, on the in-memory Slurm and on the real one), `disturbances` (the promised durations:
 60 s, 60 s, 3 minutes), `requeue-loop` (one job requeued 200 times on the real Slurm, none lost), `lab-removal` (`up`
-killed at many moments), `floods` (a million Xid lines), `demos` (the whole story N times, with what each took). Name
+killed at many moments), `floods` (a million Xid lines), `checkpoint-kills` (500 runs on two ranks), `demos` (the whole story N times, with what each took). Name
 parts to run only those.
 """
 
@@ -81,6 +81,11 @@ def floods(campaign: Campaign) -> None:
     campaign.run("a million Xid lines", [*PYTEST, "tests/worker_hooks/test_xid_flood.py"], 3000)
 
 
+def checkpoint_kills(campaign: Campaign) -> None:
+    argv = [*PYTEST, "--timeout=1800", "tests/worker_hooks/test_checkpoint_kills.py"]
+    campaign.run("500 runs killed at random moments of saving, committing, pruning and loading", argv, 7200)
+
+
 def demos(campaign: Campaign) -> None:
     """The demonstration again and again: each must be verified and bit-identical; the times are told, not judged."""
     rto, requeue = [], []
@@ -110,6 +115,7 @@ PARTS: dict[str, Callable[[Campaign], None]] = {
     "requeue-loop": requeue_loop,
     "lab-removal": lab_removal,
     "floods": floods,
+    "checkpoint-kills": checkpoint_kills,
     "demos": demos,
 }
 
