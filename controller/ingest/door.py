@@ -9,7 +9,8 @@ from django.http import HttpRequest, HttpResponse
 from controller.api.answers import Refused, json_answer, refusal, unavailable
 from controller.ingest.receive import Received
 from controller.ingest.waking import WAKER
-from worker_hooks.protocol.messages import MessageError, encode_answer
+from worker_hooks.protocol.answers import encode_answer
+from worker_hooks.protocol.messages import MessageError
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from controller.clock import aware
 from controller.models import Attempt, NodeCheck, Sign, StackRequest, TrainingJob
-from worker_hooks.protocol.messages import Instruction
+from worker_hooks.protocol.answers import Instruction
 
 PROBE_VALID_S = 10.0
 PROBES_AT_ONCE = 16

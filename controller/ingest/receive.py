@@ -15,7 +15,8 @@ from controller.ingest.changes import Changes
 from controller.ingest.ranges import when
 from controller.ingest.translate import check_ranges, heartbeat_step, next_in_row, translate
 from controller.models import AgentReport, TrainingJob
-from worker_hooks.protocol.messages import Answer, Message
+from worker_hooks.protocol.answers import Answer
+from worker_hooks.protocol.messages import Message
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,9 @@ from controller.ingest.signs import SignNote, sign_note
 from controller.ingest.store import CLOCK_SET_BACK_S
 from controller.ingest.translate import next_in_row
 from controller.models import NodeSensor
+from worker_hooks.protocol.answers import Answer
 from worker_hooks.protocol.machine import encode_machine
-from worker_hooks.protocol.messages import Answer, MessageError, Record
+from worker_hooks.protocol.messages import MessageError, Record
 from worker_hooks.protocol.sense import SenseMessage
 
 log = structlog.get_logger()

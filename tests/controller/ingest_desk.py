@@ -6,7 +6,7 @@ from typing import Any
 from django.test import Client
 
 from tests import builders as b
-from worker_hooks.protocol.messages import decode_answer
+from worker_hooks.protocol.answers import decode_answer
 
 NOW = b.T0 + 101.0
 CLOCK, NOTE = "controller.ingest.views.clock.now", "controller.ingest.door.WAKER.leave_note"

@@ -8,7 +8,7 @@ from controller.clock import aware
 from controller.models import NodeCheck
 from tests import builders as b
 from tests.controller.ingest_desk import CLOCK, NOTE, NOW, acked, kinds, post
-from worker_hooks.protocol.messages import decode_answer
+from worker_hooks.protocol.answers import decode_answer
 
 pytestmark = pytest.mark.db
 

@@ -13,8 +13,8 @@ from controller.clock import aware
 from controller.ingest import sign_rows
 from controller.models import Attempt, Cluster, NodeSensor, Sign, TrainingJob
 from tests import builders as b
+from worker_hooks.protocol.answers import decode_answer
 from worker_hooks.protocol.identity import token_digest
-from worker_hooks.protocol.messages import decode_answer
 
 pytestmark = pytest.mark.db
 NOW = b.T0 + 101.0

@@ -134,7 +134,7 @@ def test_acked_or_not_a_row_is_written_once(
 
 
 def held_back(committed: threading.Event, let_go: threading.Event) -> Callable[[Any], dict[str, Any]]:
-    from worker_hooks.protocol.messages import encode_answer
+    from worker_hooks.protocol.answers import encode_answer
 
     def answer(value: Any) -> dict[str, Any]:
         if value.acked:

@@ -12,7 +12,7 @@ from controller.ingest.instructions import STACKS_VALID_S, for_agent
 from controller.models import Attempt, Exclusion, Incident, NodeHold, Sign, StackRequest
 from tests.scenarios.test_stalls import QUICK, Ranks
 from tests.scenarios.world import World
-from worker_hooks.protocol.messages import Instruction
+from worker_hooks.protocol.answers import Instruction
 
 pytestmark = [pytest.mark.scenario, pytest.mark.django_db]
 

@@ -8,16 +8,13 @@ from typing import Any
 
 import pytest
 
+from worker_hooks.protocol.answers import Answer, Instruction, decode_answer, encode_answer
 from worker_hooks.protocol.messages import (
-    Answer,
-    Instruction,
     Message,
     MessageError,
     Record,
-    decode_answer,
     decode_message,
     decode_number,
-    encode_answer,
     encode_message,
     encode_number,
 )

@@ -19,15 +19,8 @@ from worker_hooks.agent.registration import Registrar
 from worker_hooks.agent.spool import Spool
 from worker_hooks.agent.spool_file import Draft
 from worker_hooks.agent.transport import HttpAnswer, TransportError, post_json
-from worker_hooks.protocol.messages import (
-    MAX_BODY_BYTES,
-    Answer,
-    Instruction,
-    Message,
-    MessageError,
-    decode_answer,
-    encode_message,
-)
+from worker_hooks.protocol.answers import Answer, Instruction, decode_answer
+from worker_hooks.protocol.messages import MAX_BODY_BYTES, Message, MessageError, encode_message
 
 POST_LIMIT_S = 3.0
 REFUSED_WAIT_S = 30.0

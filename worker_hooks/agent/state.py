@@ -13,8 +13,9 @@ from worker_hooks.agent.pace import PaceBook
 from worker_hooks.agent.placement import Placement
 from worker_hooks.agent.ranks import RankGroup, RankProcess
 from worker_hooks.agent.run_folder import Control
+from worker_hooks.protocol.answers import Instruction
 from worker_hooks.protocol.machine import MachineIdentity
-from worker_hooks.protocol.messages import AgentInfo, Instruction, Message, RankState, Reader
+from worker_hooks.protocol.messages import AgentInfo, Message, RankState, Reader
 from worker_hooks.protocol.pace import Pace
 from worker_hooks.protocol.slots import FILE_NAME, Slot, read_slots
 

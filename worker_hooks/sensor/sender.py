@@ -11,7 +11,8 @@ from typing import Any
 from worker_hooks.agent.pacing import ClockOffset, backoff_s, pace_s
 from worker_hooks.agent.spool_file import Draft
 from worker_hooks.agent.transport import HttpAnswer, TransportError, post_json
-from worker_hooks.protocol.messages import MAX_BODY_BYTES, MessageError, Record, decode_answer
+from worker_hooks.protocol.answers import decode_answer
+from worker_hooks.protocol.messages import MAX_BODY_BYTES, MessageError, Record
 from worker_hooks.protocol.sense import SENSE, SenseMessage, encode_sense
 from worker_hooks.sensor.stream import Stream
 
