@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from worker_hooks.training import codec, digests, names, random_state, share_reader, share_writer
 from worker_hooks.training.codec import decode, encode
 from worker_hooks.training.errors import CheckpointError, CheckpointMismatch
-from worker_hooks.training.save import my_share
+from worker_hooks.training.shares import my_share
 from worker_hooks.training.tracked import Parts, Tracked
 
 pytestmark = pytest.mark.torch

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from worker_hooks import Run
 from worker_hooks.protocol.slots import create_slots, read_slots
-from worker_hooks.training import telemetry
+from worker_hooks.training import telemetry, writing
 from worker_hooks.training.errors import CheckpointError
 from worker_hooks.training.pending import SLOTS, PendingValues
 
@@ -162,20 +162,36 @@ def test_no_agent_and_a_vanished_run_folder_do_not_matter(
     assert run.generation == 2
 
 
-def test_storage_that_takes_no_more_under_a_checkpoint_is_raised(tmp_path: Path, run_dir: Path) -> None:
+def test_storage_that_takes_no_more_fails_that_save_and_training_goes_on(tmp_path: Path, run_dir: Path) -> None:
     """The limit on file sizes stands for a full disk: a real error of a real write."""
-    model = torch.nn.Linear(200, 200)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    run = Run(model=model, root=tmp_path, checkpoint_every=1)
-    run.restore()
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
-    try:
-        with pytest.raises(CheckpointError, match=f"saving step 1: .*{os.strerror(errno.EFBIG)}"):
+    model = torch.nn.Linear(200, 200)
+    with Run(model=model, root=tmp_path, checkpoint_every=1, asynchronous=False) as run:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
+        try:
             run.step(loss=1.0)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert not list(run.folder.glob("*/manifest.json"))
-    run.__exit__(CheckpointError, CheckpointError("as the with statement would"), None)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert not list(run.folder.glob("step-*"))
+        run.step(loss=1.0)
+    assert [path.parent.name for path in run.folder.glob("*/manifest.json")] == ["step-00000002.g1"]
+    records = events(run_dir)
+    (failed,) = [record for record in records if record.get("state") == "failed"]
+    assert (failed["step"], failed["folder"]) == (1, "step-00000001.g1")
+    assert "saving step 1: " in failed["reason"] and "rank-00000.d/tensors.bin" in failed["reason"]
+    assert [record["code"] for record in records if record["kind"] == "sign"] == ["checkpoint_write"]
+
+
+def test_a_last_save_that_fails_is_an_error(tmp_path: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int, data: memoryview) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(writing, "write", full)
+    with (
+        pytest.raises(CheckpointError, match=r"saving step 1: .*No space left on device: '.*tensors\.bin'"),
+        Run(model=torch.nn.Linear(2, 2), root=tmp_path) as run,
+    ):
+        run.step(loss=1.0)
 
 
 def test_an_exception_that_leaves_the_block_saves_nothing(tmp_path: Path, run_dir: Path) -> None:

@@ -14,6 +14,7 @@ from worker_hooks.protocol.messages import MessageError, Reader
 VERSION = 1
 MANIFEST = "manifest.json"
 QUARANTINE = "quarantine.json"
+VERIFIED = "verified.json"
 DIGESTS = ("xxh3_128", "crc32", "sha256")
 _FOLDER = re.compile(r"step-(\d{8,})\.g(\d+)")
 _DIGEST = re.compile(r"(xxh3_128:[0-9a-f]{32}|crc32:[0-9a-f]{8}|sha256:[0-9a-f]{64})")
@@ -37,7 +38,8 @@ class RankRef:
 
 @dataclass(frozen=True)
 class RankFile:
-    """What one rank wrote durably. `run` holds the manifest's common part, so that anybody can commit the folder."""
+    """What one rank wrote durably. `run` holds the manifest's common part, so that anybody can commit the folder;
+    `saving` tells what the save itself was like."""
 
     rank: int
     generation: int
@@ -49,6 +51,7 @@ class RankFile:
     state: dict[str, Any]
     losses: tuple[tuple[int, str], ...]
     run: dict[str, Any]
+    saving: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,8 @@ def losses_file_name(rank: int, generation: int) -> str:
 
 
 def encode_rank_file(rank: RankFile) -> dict[str, Any]:
-    return _encode(rank)
+    data = _encode(rank)
+    return data if rank.saving else {key: value for key, value in data.items() if key != "saving"}
 
 
 def encode_manifest(manifest: Manifest) -> dict[str, Any]:
@@ -161,6 +165,7 @@ def decode_rank_file(data: object) -> RankFile:
         state=dict(source.reader("state").data) if "state" in source.data else {},
         losses=tuple(_loss(item, source.path("losses")) for item in source.data.get("losses", ())),
         run=dict(source.reader("run").data),
+        saving=dict(source.reader("saving").data) if "saving" in source.data else {},
     )
 
 

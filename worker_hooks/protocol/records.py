@@ -70,7 +70,7 @@ def _event(source: Reader) -> None:
 def _checkpoint(source: Reader) -> None:
     source.integer("step", least=0)
     source.text("folder", 255)
-    source.choice("state", ("committed", "quarantined"))
+    source.choice("state", ("committed", "verified", "quarantined", "failed"))
 
 
 def _verification(source: Reader) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from worker_hooks.protocol import generations
 from worker_hooks.protocol.generations import NotNewest
@@ -23,10 +24,11 @@ from worker_hooks.training.occasions import Occasions
 from worker_hooks.training.pending import PendingValues, Point
 from worker_hooks.training.resumption import Demands, Resumption
 from worker_hooks.training.sabotage import Sabotage
-from worker_hooks.training.save import Identity, Saver
+from worker_hooks.training.save import Identity, Saver, superseded
 from worker_hooks.training.settings import read_settings
 from worker_hooks.training.telemetry import Telemetry
 from worker_hooks.training.tracked import Tracked
+from worker_hooks.training.turns import SharedTurns
 
 _RECENT_LOSSES = 4096
 
@@ -42,6 +44,8 @@ class Options:
     elastic: bool = False
     role: str | None = None
     config: Any = None
+    host_memory: int | None = None
+    asynchronous: bool = True
 
 
 class Attempt:
@@ -59,7 +63,15 @@ class Attempt:
         self._telemetry = Telemetry(self._settings, self.rank, self.generation)
         identity = Identity(self._settings.run, self.generation, self.rank, self._coordinator.world_size)
         config = None if options.config is None else value_digest(options.config, "sha256")
-        self._saver = Saver(identity, self._telemetry, keep=options.keep, config_digest=config)
+        self._saver = Saver(
+            identity,
+            self._telemetry,
+            keep=options.keep,
+            config_digest=config,
+            host_memory=options.host_memory,
+            asynchronous=options.asynchronous,
+            board=self._board(),
+        )
         self._pending = PendingValues()
         self._recent: deque[tuple[int, str]] = deque(maxlen=_RECENT_LOSSES)
         self._feeds: dict[str, Feed] = {}
@@ -75,6 +87,7 @@ class Attempt:
         self._looked_at = 0
         self._stopping = False
         self._first = True
+        self._prepared = False
         if self.joined:
             self._telemetry.event("rendezvous")
 
@@ -93,6 +106,13 @@ class Attempt:
             made = minted.generation
         number: int = self._coordinator.broadcast(made)
         return number
+
+    def _board(self) -> SharedTurns | None:
+        """Where the ranks agree whether a save is taken; None for one rank."""
+        if self._coordinator.world_size == 1:
+            return None
+        store = dist.distributed_c10d._get_default_store()
+        return SharedTurns(store, f"relume-turns-g{self.generation}")
 
     # --- resuming -----------------------------------------------------------------------------------------------
 
@@ -170,6 +190,7 @@ class Attempt:
             raise CheckpointError("the first update came before run.restore(), or past run.batches(the tracked loader)")
         if self._telemetry.control.get("superseded"):
             raise Superseded("relume: the agent says that another attempt took over; this one ends")
+        self._saver.check()
         if self._first and self._resumption is None:
             self._telemetry.phase("training")  # nothing was restored, so nobody has said so yet
         self.completed += 1
@@ -185,8 +206,8 @@ class Attempt:
             self._arrived(point)
 
     def boundary(self) -> None:
-        """Between an update and the next batch: commit what is complete, save what is due."""
-        self._saver.settle()
+        """Between an update and the next batch: save what is due."""
+        self._saver.check()
         if self.completed == self._looked_at:
             return
         self._looked_at = self.completed
@@ -194,8 +215,12 @@ class Attempt:
         if plan is not None:
             if plan.why:
                 self._telemetry.event("save_asked", step=self.completed, why=plan.why)
-            self._save()
+            self._save(must=bool(plan.why) or self.completed == self._options.total_steps)
             self._stopping = self._stopping or plan.stop
+        if not self._prepared and self._tracked and self._ready:
+            # After the first update: only now a fresh optimizer has its state.
+            self._prepared = True
+            self._saver.prepare(self._tracked)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -228,17 +253,23 @@ class Attempt:
         if self._resumption is not None:
             self._resumption.replayed(point.step, loss)
 
-    def _save(self) -> None:
-        """The state waits for the device anyway, so every loss is read, checked and handed over before it is saved."""
+    def _save(self, *, must: bool) -> None:
+        """Every loss is read, checked and handed over before the state is saved: it waits for the device anyway.
+
+        A save that falls due while one is in flight is left out, unless it `must` be: then training waits.
+        """
+        if must:
+            self._saver.settle()
         for point in self._pending.take():
             self._arrived(point)
         self._telemetry.flush()
         self._telemetry.phase("saving")
         positions = {name: feed.position() for name, feed in self._feeds.items()}
         data = {**next(iter(positions.values()), {}), "epoch": self.epoch, "loaders": positions}
-        self._occasions.saved()
-        self._saver.save(self.completed, self._tracked, data, list(self._recent))
-        self._recent.clear()
+        if self._saver.save(self.completed, self._tracked, data, list(self._recent)):
+            self._occasions.saved()
+            self._recent.clear()
+            self._prepared = True
         self._telemetry.phase("training")
 
     def telemetry_failures(self) -> dict[str, Any]:
@@ -253,20 +284,32 @@ class Attempt:
         for point in self._pending.take():
             self._arrived(point)
         if self._tracked and self._ready and self.completed > self._saver.last_step:
-            self._save()
-        self._saver.settle(wait=True)
+            self._save(must=True)
+        self._saver.finish()
+        self._saver.close()
         self._telemetry.event("stopped" if self._stopping else "finished", **self._ending())
         self._telemetry.phase("finished")
         self._telemetry.close()
 
     def abandon(self, error: BaseException) -> None:
-        """The end after an exception: nothing is saved, what is known is written."""
+        """The end after an exception: a save in flight gets a moment, no new one begins, what is known is written."""
         self._occasions.close()
         for point in self._pending.take(before=self.completed + 1):
             self._tell(point)
+        self._saver.close()
         self._telemetry.phase("failed")
         self._telemetry.event("stopped", reason=f"{type(error).__name__}: {error}"[:2000])
         self._telemetry.close()
+
+    def superseded(self) -> Superseded | None:
+        """Whether another attempt took over meanwhile: the reason behind many an error of the ranks' communication."""
+        try:
+            generations.check_token(self.folder, self.generation)
+        except NotNewest as error:
+            return superseded(error)
+        except OSError:
+            pass
+        return None
 
     def _ending(self) -> dict[str, Any]:
         return {"reason": self._telemetry.control.get("stop")} if self._stopping else {"step": self.completed}

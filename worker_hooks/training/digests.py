@@ -3,7 +3,7 @@
 import ctypes
 import hashlib
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -91,12 +91,3 @@ def tensors_digest(tensors: Mapping[str, torch.Tensor], algorithm: str = DEFAULT
         hasher.update(f"{name}|{local.dtype}|{list(local.shape)}|".encode())
         hasher.update(raw_bytes(local))
     return f"{algorithm}:{hasher.hexdigest()}"
-
-
-def all_finite(tensors: Iterable[torch.Tensor]) -> bool:
-    """False if any floating-point value is NaN or infinite. Synchronises the device: call it at a save only."""
-    return all(
-        bool(torch.isfinite(local_tensor(tensor)).all())
-        for tensor in tensors
-        if tensor.is_floating_point() or tensor.is_complex()
-    )

@@ -9,30 +9,28 @@ from typing import Any
 import torch
 
 from worker_hooks.training import ddp, names
-from worker_hooks.training.digests import all_finite, local_tensor, tensors_digest, value_digest
+from worker_hooks.training.digests import local_tensor, tensors_digest, value_digest
 from worker_hooks.training.tracked import Parts, Tracked
 
 Fingerprint = dict[str, Any]
 _SAMPLED = 64
 
 
-def take(tracked: Tracked, parts: Parts, *, step: int, world_size: int, algorithm: str) -> Fingerprint:
-    """The summary, with what a writer in the background finds by itself: the objects' digests, and `finite`."""
+def summary(tracked: Tracked, parts: Parts, *, step: int, world_size: int, algorithm: str) -> Fingerprint:
+    """This rank's, without what the digests of the chunks and of the objects say."""
     return {
-        **summary(tracked, parts, step=step, world_size=world_size, algorithm=algorithm),
-        "objects": object_digests({name: parts.values[name] for name in tracked.others}, parts.own, algorithm),
-        "finite": all_finite(tracked.parameters().values()),
+        **glance(tracked, parts, step=step, world_size=world_size, algorithm=algorithm),
+        "settings": settings_digest({name: parts.values[name] for name in tracked.optimizers}, algorithm),
     }
 
 
-def summary(tracked: Tracked, parts: Parts, *, step: int, world_size: int, algorithm: str) -> Fingerprint:
-    """This rank's, without what the digests of the chunks and of the objects say."""
+def glance(tracked: Tracked, parts: Parts, *, step: int, world_size: int, algorithm: str) -> Fingerprint:
+    """What must be looked at before training goes on; all else a writer in the background finds over its copies."""
     return {
         "version": 2,
         "step": step,
         "learning_rate": learning_rates(tracked),
-        "settings": settings_digest({name: parts.values[name] for name in tracked.optimizers}, algorithm),
-        "replicas": _replicas_digest(parts, algorithm) if world_size > 1 else None,
+        "replicas": _replicas_digest(parts, step, algorithm) if world_size > 1 else None,
     }
 
 
@@ -73,12 +71,19 @@ def _object_digest(name: str, value: Any, own: Mapping[str, torch.Tensor], algor
     return value_digest([value, tensors_digest(tensors, algorithm)], algorithm)
 
 
-def _replicas_digest(parts: Parts, algorithm: str) -> str:
-    """Over a strided sample of every tensor that should be equal on all ranks."""
+def _replicas_digest(parts: Parts, step: int, algorithm: str) -> str:
+    """Over a sample of what should be equal on all ranks: at most 64 tensors, other ones at each step, some values of
+    each. A save must not cost more for it the more tensors there are."""
     equal = {k: v for k, v in parts.shared.items() if not names.is_sharded(v) and k not in parts.from_rank_zero}
-    return tensors_digest({key: _sample(tensor) for key, tensor in equal.items()}, algorithm)
+    stride = -(-len(equal) // _SAMPLED) or 1
+    chosen = sorted(equal)[step % stride :: stride]
+    return tensors_digest({key: _sample(equal[key]) for key in chosen}, algorithm)
 
 
 def _sample(tensor: torch.Tensor) -> torch.Tensor:
-    flat = tensor.reshape(-1)
+    """No copy of the whole: of a strided tensor its first row."""
+    if not tensor.is_contiguous():
+        tensor = tensor[(0,) * (tensor.dim() - 1)]
+        return local_tensor(tensor[:_SAMPLED])
+    flat = tensor.view(-1)
     return local_tensor(flat[:: max(1, flat.numel() // _SAMPLED)])

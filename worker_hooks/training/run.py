@@ -23,7 +23,9 @@ class Run:
     only at the end; "auto": as often as the controller works out), `keep` committed checkpoints, `total_steps` (batches
     end there), `exact` (replayed losses must be equal to the bit; default on CPU), `elastic` (allow another number of
     ranks), `role` (what this rank does, such as `stage 0`: its `compute_s` is compared with ranks of that role only),
-    `config` (JSON, its digest is stored). Objects given by name are tracked, and `with` then restores them.
+    `config` (JSON, its digest is stored), `host_memory` (the most bytes that a rank stages at a time; a larger share is
+    written in pieces while training waits), `asynchronous` (False: training waits until what it saved is written).
+    Objects given by name are tracked, and `with` then restores them.
     """
 
     def __init__(
@@ -184,6 +186,9 @@ class Run:
 
     def _abandon(self, error: BaseException) -> None:
         self._attempt.abandon(error)
+        if self._attempt.joined and not isinstance(error, Superseded | VerificationFailed):
+            # A rank that noticed it first has left, and the others' collectives fail.
+            error = self._attempt.superseded() or error
         if isinstance(error, Superseded | VerificationFailed):
             print(error, file=sys.stderr, flush=True)
             if self._attempt.joined:

@@ -9,6 +9,7 @@ import torch.distributed.checkpoint as dcp
 DATA = "tensors.bin"
 INDEX = "index.json"
 ALIGN = 64
+BLOCK = 4096
 
 
 def alone(call: Any, state: dict[str, torch.Tensor], **options: Any) -> None:

@@ -45,6 +45,7 @@ DEFAULTS: dict[str, Any] = {
     "exact": None,
     "die_before_commit": None,
     "sleep_s": 0.0,
+    "asynchronous": False,
 }
 
 
@@ -205,6 +206,7 @@ def tracked(options: dict[str, Any]) -> None:
         total_steps=options["total"],
         elastic=options["elastic"],
         exact=options["exact"],
+        asynchronous=options["asynchronous"],
     )
 
 
