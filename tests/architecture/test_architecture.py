@@ -30,7 +30,14 @@ STANDALONE = {
         "worker_hooks.signs",
         "worker_hooks._version",
     ),
-    "worker_hooks/cli": ("worker_hooks.cli", "worker_hooks.agent", "worker_hooks.protocol", "worker_hooks._version"),
+    "worker_hooks/cli": (
+        "worker_hooks.cli",
+        "worker_hooks.agent",
+        "worker_hooks.protocol",
+        "worker_hooks.signs",
+        "worker_hooks._version",
+        "xxhash",  # asked for only when digests need it
+    ),
 }
 PURE_SLURM = (
     *("port", "parse", "json_answers", "building", "states", "hostlist", "durations", "versions"),

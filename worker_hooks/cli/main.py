@@ -8,6 +8,7 @@ usage: relume COMMAND [arguments]
 
   sbatch ...                        submit a batch script; same arguments, output and exit code as sbatch
   run [options] -- program [args]   under srun, one task per node: start this node's ranks and watch them
+  checkpoints list|verify|diff|prune DIR   look at, verify, compare and tidy checkpoints on disk
   --version                         print the version
 """
 
@@ -24,6 +25,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from worker_hooks.agent.supervise import main as run
 
         return run(arguments[1:])
+    if command == "checkpoints":
+        from worker_hooks.cli.checkpoints import main as checkpoints
+
+        return checkpoints(arguments[1:])
     if command in ("--version", "-V"):
         from worker_hooks._version import __version__
 

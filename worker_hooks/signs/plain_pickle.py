@@ -10,7 +10,7 @@ Bounded by size, by the number of instructions and by time. Protocols 0 to 5.
 
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 Plain = object
 
@@ -28,9 +28,13 @@ class RefusedPickle(ValueError):
 
 def read_plain(data: bytes, *, max_instructions: int = MAX_INSTRUCTIONS, max_seconds: float = MAX_SECONDS) -> Plain:
     """The value that the pickle holds. Raises RefusedPickle."""
-    if len(data) > MAX_BYTES:
+    return run_bounded(Machine(data), max_instructions, max_seconds)
+
+
+def run_bounded(machine: "Machine", max_instructions: int, max_seconds: float) -> Plain:
+    """What the machine's input amounts to. Raises RefusedPickle."""
+    if len(machine.data) > MAX_BYTES:
         raise RefusedPickle(f"larger than {MAX_BYTES >> 20} MiB")
-    machine = _Machine(data)
     try:
         return machine.run(max_instructions, time.monotonic() + max_seconds)
     except RefusedPickle:
@@ -39,11 +43,12 @@ def read_plain(data: bytes, *, max_instructions: int = MAX_INSTRUCTIONS, max_sec
         raise RefusedPickle(f"broken at byte {machine.place}: {type(error).__name__}") from None
 
 
-class _Machine:
+class Machine:
     """A pickle's stack, memo and place. Nesting is built without recursion; keys are flat, so hashing is too."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, instructions: Mapping[int, Callable[["Machine"], None]] | None = None) -> None:
         self.data = data
+        self.instructions = INSTRUCTIONS if instructions is None else instructions
         self.place = 0
         self.stack: list[Plain] = []
         self.memo: dict[int, Plain] = {}
@@ -56,7 +61,7 @@ class _Machine:
             self.place += 1
             if code == 0x2E:  # STOP
                 return self.stack.pop()
-            instruction = _INSTRUCTIONS.get(code)
+            instruction = self.instructions.get(code)
             if instruction is None:
                 raise RefusedPickle(self._refusal(code))
             instruction(self)
@@ -125,13 +130,13 @@ class _Machine:
         self.memo[index] = self.stack[-1]
 
 
-def _append(m: _Machine, items: list[Plain]) -> None:
+def _append(m: Machine, items: list[Plain]) -> None:
     target = m.top(list)
     assert isinstance(target, list)
     target.extend(items)
 
 
-def _fill(m: _Machine, items: list[Plain]) -> None:
+def _fill(m: Machine, items: list[Plain]) -> None:
     target = m.top(dict)
     assert isinstance(target, dict)
     if len(items) % 2:
@@ -140,7 +145,7 @@ def _fill(m: _Machine, items: list[Plain]) -> None:
         target[_key(key)] = value
 
 
-def _add(m: _Machine, items: list[Plain]) -> None:
+def _add(m: Machine, items: list[Plain]) -> None:
     target = m.top(set)
     assert isinstance(target, set)
     target.update(_key(item) for item in items)
@@ -153,20 +158,20 @@ def _key(value: Plain) -> Plain:
     raise RefusedPickle(f"a key of type {type(value).__name__}")
 
 
-def _tuple(m: _Machine, size: int) -> None:
+def _tuple(m: Machine, size: int) -> None:
     if size > len(m.stack):
         raise RefusedPickle("broken: too few values")
     items = tuple(m.pop() for _ in range(size))
     m.push(items[::-1])
 
 
-def _dict_of(m: _Machine) -> None:
+def _dict_of(m: Machine) -> None:
     items = m.marked()
     m.push({})
     _fill(m, items)
 
 
-def _integer(m: _Machine) -> None:
+def _integer(m: Machine) -> None:
     """Protocol 0 writes booleans as the integers 00 and 01."""
     text = m.line().rstrip("L")
     if len(text) > _MAX_DIGITS:
@@ -174,44 +179,44 @@ def _integer(m: _Machine) -> None:
     m.push(text == "01" if text in ("00", "01") else int(text))
 
 
-def _long(m: _Machine, size: int) -> None:
+def _long(m: Machine, size: int) -> None:
     if size > _MAX_DIGITS:
         raise RefusedPickle("a number of too many digits")
     m.push(int.from_bytes(m.take(size), "little", signed=True))
 
 
-def _pair(m: _Machine, use: Callable[[_Machine, list[Plain]], None]) -> None:
+def _pair(m: Machine, use: Callable[[Machine, list[Plain]], None]) -> None:
     value = m.pop()
     key = m.pop()
     use(m, [key, value])
 
 
-def _one(m: _Machine) -> None:
+def _one(m: Machine) -> None:
     value = m.pop()
     _append(m, [value])
 
 
-def _drop(m: _Machine) -> None:
+def _drop(m: Machine) -> None:
     m.stack.pop()
 
 
-def _drop_marked(m: _Machine) -> None:
+def _drop_marked(m: Machine) -> None:
     m.marked()
 
 
-def _protocol(m: _Machine) -> None:
+def _protocol(m: Machine) -> None:
     m.take(1)
 
 
-def _frame(m: _Machine) -> None:
+def _frame(m: Machine) -> None:
     m.take(8)  # its length is only a hint for buffers
 
 
-def _quoted(m: _Machine) -> None:
+def _quoted(m: Machine) -> None:
     m.push(m.line().strip("'\""))
 
 
-_INSTRUCTIONS: dict[int, Callable[[_Machine], None]] = {
+INSTRUCTIONS: dict[int, Callable[[Machine], None]] = {
     ord("("): lambda m: m.push(_MARK),
     ord("0"): _drop,
     ord("1"): _drop_marked,

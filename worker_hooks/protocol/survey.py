@@ -1,0 +1,161 @@
+"""What lies in a run's folder, as a person or a command sees it from outside: every checkpoint with its state.
+
+Read-only, for running and dead runs alike. Nothing here raises for what it finds: broken JSON, a file where a folder
+belongs or a folder that cannot be read becomes a problem with a name. The rules are those of `generations`; which
+folder a resume takes is said as the next attempt would choose it, bytes unread.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from worker_hooks.protocol import generations
+from worker_hooks.protocol.folder_state import Checkpoint, look, look_at_trash, said
+from worker_hooks.protocol.leases import READERS, being_read
+from worker_hooks.protocol.manifest import Generation, parse_folder
+from worker_hooks.protocol.trash import TRASH
+
+PRUNED = "pruned.jsonl"
+LATEST = "latest"
+_KNOWN = (generations.GENERATIONS, LATEST, "losses", "spool", READERS, PRUNED)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which folder a resume takes now, and why; None where it would begin at step 0."""
+
+    folder: str | None
+    step: int | None
+    why: str
+
+
+@dataclass(frozen=True)
+class Run:
+    folder: Path
+    newest: Generation | None
+    generations: tuple[int, ...]
+    checkpoints: tuple[Checkpoint, ...]
+    choice: Choice
+    latest: str | None
+    others: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+def is_run(folder: Path) -> bool:
+    """It has generations or checkpoint folders of ours."""
+    try:
+        names = [entry.name for entry in os.scandir(folder)]
+    except OSError:
+        return False
+    return generations.GENERATIONS in names or any(parse_folder(name) for name in names)
+
+
+def survey(run: Path) -> Run:
+    """Everything in one run's folder, newest step first, trash last."""
+    problems: list[str] = []
+    try:
+        names = sorted(entry.name for entry in os.scandir(run))
+    except OSError as error:
+        return Run(run, None, (), (), Choice(None, None, "it cannot be read"), None, (), (said(error),))
+    newest, token_broken = _newest(run, problems)
+    reading = _readers(run, problems)
+    placed = sorted(((place, name) for name in names if (place := parse_folder(name))), reverse=True)
+    found = [look(run / name, place, newest, name in reading) for place, name in placed]
+    found += [look_at_trash(run / name) for name in names if name.startswith(TRASH)]
+    others = [name for name in names if not parse_folder(name) and name not in _KNOWN and not name.startswith(".")]
+    latest = _latest(run, problems)
+    return Run(
+        run,
+        newest,
+        tuple(_numbers(run)),
+        tuple(found),
+        _choice(newest, token_broken, found),
+        latest,
+        tuple(others),
+        (*problems, *_restarts(run, newest, found)),
+    )
+
+
+def inspect(folder: Path) -> Checkpoint:
+    """One checkpoint folder by itself, judged by the generations beside it."""
+    place = parse_folder(folder.name)
+    if place is None:
+        raise ValueError(f"{folder.name} is not the name of a checkpoint folder")
+    newest, _ = _newest(folder.parent, [])
+    return look(folder, place, newest, folder.name in _readers(folder.parent, []))
+
+
+# --- the run ------------------------------------------------------------------------------------------------------
+
+
+def _newest(run: Path, problems: list[str]) -> tuple[Generation | None, bool]:
+    """The token, and whether it is there but cannot be read."""
+    try:
+        return generations.newest(run), False
+    except (OSError, ValueError) as error:
+        problems.append(f"the newest generation file cannot be read: {said(error)}")
+        return None, True
+
+
+def _numbers(run: Path) -> list[int]:
+    try:
+        names = [entry.stem for entry in (run / generations.GENERATIONS).glob("*.json")]
+    except OSError:
+        return []
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+
+def _readers(run: Path, problems: list[str]) -> set[str]:
+    try:
+        return being_read(run)
+    except OSError as error:
+        problems.append(said(error))
+        return set()
+
+
+def _latest(run: Path, problems: list[str]) -> str | None:
+    try:
+        with (run / LATEST).open("rb") as file:
+            return file.read(200).decode("utf-8", "replace").strip()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        problems.append(said(error))
+        return None
+
+
+def _choice(newest: Generation | None, token_broken: bool, found: list[Checkpoint]) -> Choice:
+    """As the next attempt does it: it first commits what the newest generation left complete, then takes the newest
+    that counts and is whole."""
+    if newest is None:
+        return Choice(
+            None, None, "the newest generation file is broken" if token_broken else "no generation was minted"
+        )
+    passed: list[str] = []
+    for item in found:
+        if item.state in ("committed", "complete"):
+            why = "the newest that counts"
+            if item.state == "complete":
+                why = "complete; the next attempt commits it before it chooses"
+            if passed:
+                why += "; walks past " + ", ".join(passed)
+            return Choice(item.name, item.step, why)
+        if item.counts:
+            passed.append(f"{item.name} ({item.state})")
+    lost = "; walks past " + ", ".join(passed) if passed else ""
+    return Choice(None, None, f"nothing here counts and is whole{lost}")
+
+
+def _restarts(run: Path, newest: Generation | None, found: list[Checkpoint]) -> Iterator[str]:
+    """A generation that saved below a checkpoint that counted when it began did not start from it."""
+    good = {item.name: item.step for item in found if item.state == "committed"}
+    for number in sorted({item.generation for item in found if item.generation > 1}):
+        try:
+            accepted = generations.read_generation(run, number).accepted
+        except (OSError, ValueError):
+            continue
+        base = max((good[name] for name in accepted if name in good), default=None)
+        own = [item.step for item in found if item.generation == number and item.state != "trash"]
+        if base is not None and own and min(own) < base:
+            yield f"generation {number} saved step {min(own)} although step {base} counted: began from an older state"
