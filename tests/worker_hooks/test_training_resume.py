@@ -73,6 +73,7 @@ def test_a_sound_resume_reports_every_part_and_every_replayed_step(killed: World
             "ema",
             "scheduler",
             "data_position",
+            "data_ledger",
             "random_state",
             "layout",
         ]
@@ -230,10 +231,12 @@ def test_another_number_of_ranks_is_refused_unless_asked_for(killed: World) -> N
 
 
 def test_a_global_batch_that_cannot_be_kept_is_said(killed: World) -> None:
-    """R19: 64 samples were consumed; 12 at a time on one rank cannot continue there."""
-    started = killed.tiny(1, elastic=True, batch=12)
-    assert started.wait() == [1]
-    assert "64 samples were consumed, which is no whole number of batches of 12 on 1 ranks" in started.text()
+    """R19: 64 samples were consumed, 8 at a time; 12 at a time go on at the 65th, and the verification names both."""
+    run_dir = killed.new_run_dir("third", 1)
+    killed.finish(1, elastic=True, batch=12, env={"RELUME_RUN_DIR": str(run_dir)})
+    checks = next(event for event in killed.events(run_dir, 0) if event["kind"] == "verification")["checks"]
+    (batch,) = [check for check in checks if check["name"] == "global_batch"]
+    assert (batch["outcome"], batch["expected"], batch["actual"]) == ("DEGRADED", 8, 12)
 
 
 def test_an_optimizer_that_was_not_saved_is_not_quietly_fresh(killed: World) -> None:

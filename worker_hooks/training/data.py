@@ -1,8 +1,9 @@
 """A shuffled, distributed sampler whose position is one number: the samples that the whole job has consumed.
 
-The order of an epoch depends on (seed, epoch) alone. Rank r of W takes every W-th sample, so a global batch is a
-contiguous stretch of the epoch's order however many ranks share it. Nothing is padded: the tail that would give ranks
-different counts is left out of that epoch (another tail each epoch).
+The order of an epoch depends on (seed, epoch) alone. From a position on, rank r of W takes every W-th sample, so a
+global batch is a contiguous stretch of the epoch's order however many ranks share it, and any number of ranks can go on
+where any other number stopped. Nothing is padded: the tail that would give ranks different counts is left out of that
+epoch (another tail each epoch).
 """
 
 import hashlib
@@ -12,11 +13,14 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import Sampler
 
+_PIECE = 4096
+
 
 class ResumableSampler(Sampler[int]):  # type: ignore[misc]
     """Give it to a plain `torch.utils.data.DataLoader(sampler=…)`; `Run` drives epoch and position.
 
-    `num_replicas` and `rank` default to the process group's.
+    `num_replicas` and `rank` default to the process group's. `drawn`: ids that the running iteration has handed out, to
+    workers that load ahead too.
     """
 
     def __init__(
@@ -34,16 +38,18 @@ class ResumableSampler(Sampler[int]):  # type: ignore[misc]
         self.seed = seed
         self.shuffle = shuffle
         self.epoch = 0
-        self._size = len(dataset)
+        self.size = len(dataset)
+        self.drawn = 0
         self._start = 0
+        self._known: tuple[int, int, torch.Tensor] | None = None
         if not 0 <= self.rank < self.replicas:
             raise ValueError(f"rank {self.rank} is outside 0 to {self.replicas - 1}")
         if len(self) == 0:
-            raise ValueError(f"{self._size} samples cannot be shared by {self.replicas} ranks")
+            raise ValueError(f"{self.size} samples cannot be shared by {self.replicas} ranks")
 
     def __len__(self) -> int:
         """Samples of this rank in a whole epoch, wherever the next iteration starts."""
-        return self._size // self.replicas
+        return self.size // self.replicas
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration gives `epoch` from its beginning."""
@@ -52,31 +58,44 @@ class ResumableSampler(Sampler[int]):  # type: ignore[misc]
 
     def start_at(self, consumed: int) -> None:
         """The next iteration, and only that one, starts after `consumed` samples of the whole job in this epoch."""
-        if consumed < 0 or consumed % self.replicas:
-            raise ValueError(f"position {consumed} is not a multiple of {self.replicas} ranks")
-        self._start = consumed // self.replicas
+        if not 0 <= consumed <= self.size:
+            raise ValueError(f"position {consumed} is outside an epoch of {self.size} samples")
+        self._start = consumed
 
     def peek(self, count: int) -> list[int]:
         """The first `count` ids of the next iteration, without starting it."""
-        ids: list[int] = self._ids(self.epoch, self._start)[:count].tolist()
-        return ids
+        return self.ids_at(self.epoch, self._start, count)
 
     def ids_at(self, epoch: int, consumed: int, count: int) -> list[int]:
         """This rank's `count` ids after `consumed` samples of the whole job in `epoch`. Changes nothing."""
-        ids: list[int] = self._ids(epoch, consumed // self.replicas)[:count].tolist()
+        ids: list[int] = self._share(epoch, consumed)[:count].tolist()
         return ids
 
     def __iter__(self) -> Iterator[int]:
-        ids, self._start = self._ids(self.epoch, self._start), 0
-        return iter(ids.tolist())
+        share, self._start, self.drawn = self._share(self.epoch, self._start), 0, 0
+        return self._draw(share)
 
-    def _ids(self, epoch: int, start: int) -> torch.Tensor:
-        return self._order(epoch)[self.rank : len(self) * self.replicas : self.replicas][start:]
+    def _draw(self, share: torch.Tensor) -> Iterator[int]:
+        for piece in share.split(_PIECE):
+            for index in piece.tolist():
+                self.drawn += 1
+                yield index
+
+    def _share(self, epoch: int, consumed: int) -> torch.Tensor:
+        """This rank's ids from there to the epoch's end. Kept, because every save asks for the next few of them."""
+        if self._known is not None:
+            known_epoch, start, share = self._known
+            if epoch == known_epoch and consumed >= start and (consumed - start) % self.replicas == 0:
+                return share[(consumed - start) // self.replicas :]
+        end = self.size - (self.size - consumed) % self.replicas
+        share = self._order(epoch)[consumed + self.rank : end : self.replicas].clone()
+        self._known = (epoch, consumed, share)
+        return share
 
     def _order(self, epoch: int) -> torch.Tensor:
         if not self.shuffle:
-            return torch.arange(self._size)
+            return torch.arange(self.size)
         generator = torch.Generator()  # its own: the global generator belongs to the training script
         mixed = hashlib.sha256(f"{self.seed}:{epoch}".encode()).digest()
         generator.manual_seed(int.from_bytes(mixed[:8], "little") >> 1)
-        return torch.randperm(self._size, generator=generator)
+        return torch.randperm(self.size, generator=generator)

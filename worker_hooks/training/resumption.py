@@ -81,6 +81,7 @@ class Resumption:
         checks = [
             *verify.state_checks(source, tracked, step=self.step, world_size=self._identity.world_size),
             self._position_check(source, opened, feed),
+            *(verify.Check(*found) for found in (feed.checks() if feed is not None else ())),
             verify.random_check(source, digests),
             verify.layout_check(
                 source,
