@@ -375,13 +375,21 @@ def test_a_persons_hold_outlives_the_requeue(world: LabWorld, who: str, words: s
 def test_a_job_that_a_killed_slurmctld_forgot_is_not_called_ended(
     world: LabWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """slurmctld writes its state every five seconds: killed before that, it does not know the newest job."""
+    """slurmctld writes its state every five seconds: killed before that, it does not know the newest job. It may write
+    right away, too: here it finds the files of the moment before the job came."""
     monkeypatch.setattr("controller.remediation.handlers.requeue.gone.RESTARTED_LOOK_S", 3.0)
     world.until(world.slurm.ping, "slurmctld answers")
+    kept = world.lab.dir / "slurmctld"
+    before = {path: path.read_bytes() for path in kept.glob("job_state*")}
     world.job_id = world.submit(WHOLE_NODE)
     job = world.enrol(world.job_id)
     action = world.order(job)
     world.lab.stop_slurmctld()
+    for path in kept.glob("job_state*"):
+        if path in before:
+            path.write_bytes(before[path])
+        else:
+            path.unlink()
     world.lab.start_slurmctld()
     world.until(lambda: _answers(world), "slurmctld answers", 60)
     if world.slurm.read_job(world.job_id) is not None:
