@@ -3,7 +3,8 @@ Relume itself. Pure."""
 
 from collections.abc import Sequence
 
-from controller.decision.facts import SchedulerFact, SlurmJobFact
+from controller.decision.facts import SlurmJobFact
+from controller.decision.launch_facts import SchedulerFact
 
 ENDED = frozenset(
     {"FAILED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", "DEADLINE", "PREEMPTED", "CANCELLED", "COMPLETED"}

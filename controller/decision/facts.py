@@ -11,6 +11,7 @@ from typing import Any
 from controller.decision import silence
 from controller.decision.attempt_facts import AttemptFact, EndedAttempt
 from controller.decision.evidence import Evidence
+from controller.decision.launch_facts import LaunchFact, SchedulerFact, StartFact
 
 SILENT_OUTCOMES = frozenset({"timeout", "unreachable"})
 LIVING_OUTCOMES = frozenset({"open", "refused"})
@@ -124,40 +125,6 @@ class SlurmJobFact:
 
 
 @dataclass(frozen=True)
-class StartFact:
-    """Where Slurm last started the job, as far as it was seen: `restarts` is the count of that start."""
-
-    restarts: int
-    host: str
-    nodes: tuple[str, ...] = ()
-    start_at: float | None = None
-
-
-@dataclass(frozen=True)
-class LaunchFact:
-    """A start that failed earlier, this job's or another's, as its incident remembers it. `restarts`: of that start;
-    `code`: of the sign that showed it."""
-
-    run_id: str
-    cause: str
-    code: str
-    hosts: tuple[str, ...]
-    restarts: int
-    at: float
-
-
-@dataclass(frozen=True)
-class SchedulerFact:
-    """What slurm.conf says about starting again. `max_batch_requeue`: so many failed launches, and Slurm holds the job
-    (5 where the version has no such setting). `job_requeue`: whether jobs may be requeued unless they say otherwise.
-    `accounting`: whether the cluster keeps any."""
-
-    max_batch_requeue: int = 5
-    job_requeue: bool = True
-    accounting: bool = False
-
-
-@dataclass(frozen=True)
 class ActionFact:
     kind: str
     target: str
@@ -238,7 +205,7 @@ class SubjectFacts:
     unseen: str = ""
     last_start: StartFact | None = None
     launches: tuple[LaunchFact, ...] = ()
-    scheduler: SchedulerFact = SchedulerFact()
+    scheduler: SchedulerFact = field(default_factory=SchedulerFact)
     starts_before: int = 0
     evidence: tuple[Evidence, ...] = ()
     evidence_left_out: int = 0

@@ -13,8 +13,9 @@ The batch host of a failed start is gone from Slurm's answer a moment later, so 
 
 from dataclasses import dataclass
 
-from controller.decision.facts import NodeFact, SlurmJobFact, StartFact, SubjectFacts
+from controller.decision.facts import NodeFact, SlurmJobFact, SubjectFacts
 from controller.decision.findings import LAUNCH_LIMIT, SLURM_INFRA, START_FAILED, USER_ERROR, Clue, Finding
+from controller.decision.launch_facts import StartFact
 from controller.decision.policy import Policy
 from controller.decision.relaunch import in_a_row
 

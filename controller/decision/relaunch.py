@@ -10,8 +10,9 @@
 
 from dataclasses import dataclass
 
-from controller.decision.facts import LaunchFact, SubjectFacts
+from controller.decision.facts import SubjectFacts
 from controller.decision.findings import LAUNCH_LIMIT, SLURM_INFRA, START_FAILED, Finding
+from controller.decision.launch_facts import LaunchFact
 from controller.decision.policy import Launch, Policy
 
 CAUSES = frozenset({SLURM_INFRA, START_FAILED, LAUNCH_LIMIT})

@@ -9,8 +9,9 @@ from django.db.models import Q, QuerySet
 
 from controller.clock import aware
 from controller.decision.attempt_facts import AgentFact, AttemptFact, RankExit
-from controller.decision.facts import ClusterFacts, LaunchFact, NodeFact, ProbeFact, SchedulerFact, SubjectFacts
+from controller.decision.facts import ClusterFacts, NodeFact, ProbeFact, SubjectFacts
 from controller.decision.incident import INCIDENT
+from controller.decision.launch_facts import LaunchFact, SchedulerFact
 from controller.decision.node_hold import NODE_HOLD
 from controller.decision.policy import Policy
 from controller.decision.training_job import TRAINING_JOB

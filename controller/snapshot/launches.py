@@ -11,8 +11,8 @@ from typing import Any
 import structlog
 
 from controller.clock import aware
-from controller.decision.facts import LaunchFact, SchedulerFact, StartFact
 from controller.decision.launch import ACCOUNTING_WAIT_S, SLURMS_HOLDS, SLURMS_REASONS
+from controller.decision.launch_facts import LaunchFact, SchedulerFact, StartFact
 from controller.decision.relaunch import CAUSES
 from controller.errors import SlurmError
 from controller.models import Cluster, Incident, Node, TrainingJob

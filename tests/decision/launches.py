@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from controller.decision import actions
-from controller.decision.facts import LaunchFact, StartFact, SubjectFacts
+from controller.decision.facts import SubjectFacts
+from controller.decision.launch_facts import LaunchFact, StartFact
 from controller.decision.propose import Proposal, propose
 from tests.decision.quiet import NOW, POLICY, slurm_job, subject
 

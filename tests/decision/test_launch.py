@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from controller.decision import actions
-from controller.decision.facts import NodeFact, SchedulerFact, SubjectFacts
+from controller.decision.facts import NodeFact, SubjectFacts
+from controller.decision.launch_facts import SchedulerFact
 from controller.decision.propose import propose
 from tests.decision.launches import HELD, before, held, look, plans, requeue, start
 from tests.decision.quiet import NOW, POLICY, attempt, slurm_job, subject

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.decision import actions
-from controller.decision.facts import ActionFact, LaunchFact, Spent, StartFact
+from controller.decision.facts import ActionFact, Spent
+from controller.decision.launch_facts import LaunchFact, StartFact
 from controller.decision.policy import Launch
 from controller.decision.relaunch import CAUSES, backoff
 from tests.decision.launches import RUN, before, held, look, plans, requeue, start

@@ -1,7 +1,8 @@
 """What Slurm, the site or the user forbid: refused before anything is written, with what a person can do."""
 
 from controller.decision import advice
-from controller.decision.facts import SchedulerFact, SlurmJobFact
+from controller.decision.facts import SlurmJobFact
+from controller.decision.launch_facts import SchedulerFact
 from controller.remediation.target import Target
 from controller.remediation.turn import Turn
 from controller.slurm.views import JobView
