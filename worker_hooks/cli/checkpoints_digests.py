@@ -74,7 +74,7 @@ class Pace:
 
 def pieces(path: Path, pace: Pace, start: int = 0, length: int | None = None) -> Iterator[memoryview]:
     """A file or a stretch of it, from storage where the kernel lets go of what it remembers. Each piece is good until
-    the next one is asked for. Memory: one piece."""
+    the next one is asked for. Memory: one piece. Raises ValueError where the stretch is not all there."""
     buffer = memoryview(bytearray(PIECE))
     with path.open("rb", buffering=0) as file:
         os.posix_fadvise(file.fileno(), start, length or 0, os.POSIX_FADV_DONTNEED)
@@ -83,6 +83,8 @@ def pieces(path: Path, pace: Pace, start: int = 0, length: int | None = None) ->
         while left is None or left > 0:
             count = file.readinto(buffer if left is None else buffer[: min(left, PIECE)])
             if not count:
+                if left:
+                    raise ValueError(f"{path.name} ends {left} bytes too early")
                 return
             pace.read(count)
             yield buffer[:count]

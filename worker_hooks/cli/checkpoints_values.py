@@ -28,6 +28,8 @@ def largest_difference(a: Stored, b: Stored, key: str, pace: Pace) -> float | No
         return None
     found = 0.0
     for x, y in zip(_even(stream(a, one.chunks, pace)), _even(stream(b, other.chunks, pace)), strict=True):
+        if len(x) != len(y):
+            raise ValueError(f"{key} has different lengths")
         here = _difference(read(x), read(y))
         if math.isnan(here):
             return math.nan
