@@ -2,12 +2,16 @@
 
 import json
 import os
+import random
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.worker_hooks.checkpoint_shelf import NOW, RUN_ID, TENSORS, Shelf, flip
 from worker_hooks.cli import checkpoints_digests, checkpoints_prune, checkpoints_text, checkpoints_verify
@@ -15,7 +19,7 @@ from worker_hooks.cli.checkpoints_list import lines, listing
 from worker_hooks.cli.checkpoints_places import look
 from worker_hooks.cli.main import main
 from worker_hooks.protocol import generations, trash
-from worker_hooks.protocol.leases import reading
+from worker_hooks.protocol.leases import being_read, reading
 from worker_hooks.protocol.retention_rule import Folder, decide
 
 pytestmark = pytest.mark.pure
@@ -182,6 +186,53 @@ def test_the_table_marks_what_a_resume_takes(shelf: Shelf, capsys: pytest.Captur
     assert json.loads(capsys.readouterr().out)["version"] == 1
 
 
+def test_the_text_is_golden(shelf: Shelf) -> None:
+    """What people and their scripts have got used to; change it on purpose only."""
+    shelf.mint(world_size=2)
+    shelf.commit(100, 1, (TENSORS, TENSORS))
+    (shelf.commit(200, 1, (TENSORS, TENSORS)) / "rank-00001.d" / "tensors.bin").unlink()
+    shelf.mint(world_size=1)
+    shelf.commit(300, 2, verified=True)
+    generations.quarantine(shelf.commit(400, 2), reason="rank-00000.d/tensors.bin: a bit", generation=2, now=NOW)
+    (shelf.write(500, 2, (TENSORS, TENSORS)) / "rank-00001.json").unlink()
+    (shelf.run / "latest").write_text("step-00000400.g2\n")
+    shelf.date(7200.0)
+    text = "\n".join(lines(listing(shelf.run, NOW))).replace(str(shelf.run.parent), "ROOT") + "\n"
+    text = re.sub(r"\d\.\d KiB", "#.# KiB", text)  # a key more in the files is no other text
+    assert text == (Path(__file__).parent / "golden" / "checkpoints_list.txt").read_text()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from(("flip", "cut", "zeros", "folder", "gone")))
+def test_whatever_is_damaged_the_list_comes_and_verify_never_calls_it_good(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, damage: str
+) -> None:
+    shelf = Shelf(tmp_path_factory.mktemp("any"))
+    shelf.mint()
+    folder = shelf.commit(10, 1, (TENSORS, TENSORS), verified=True)
+    chance = random.Random(seed)
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "verified.json")
+    path = chance.choice(files)
+    data = bytearray(path.read_bytes())
+    before = bytes(data)
+    if damage == "flip":
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    elif damage == "cut":
+        del data[chance.randrange(len(data)) :]
+    elif damage == "zeros":
+        data = bytearray(len(data))
+    path.unlink()
+    if damage == "folder":
+        path.mkdir()
+    elif damage != "gone":
+        path.write_bytes(data)
+    assert "".join(lines(listing(shelf.run, NOW)))
+    checked = verify(folder)["checkpoints"]
+    if path.name == "manifest.json":
+        return  # nothing holds its digest: a bit of its time may flip unseen
+    assert bytes(data) == before or [item["result"] for item in checked] == ["bad"]
+
+
 # --- verify -------------------------------------------------------------------------------------------------------
 
 
@@ -263,6 +314,32 @@ def test_a_copy_elsewhere_verifies_and_nothing_is_left_beside_it(shelf: Shelf, t
     copy = folder.rename(tmp_path / "backup" / folder.name)
     assert [item["result"] for item in verify(copy)["checkpoints"]] == ["good"]
     assert [entry.name for entry in (tmp_path / "backup").iterdir()] == [folder.name]
+
+
+def test_retention_leaves_what_is_being_verified_alone(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf.mint()
+    folder = shelf.commit(10, 1)
+    seen: list[set[str]] = []
+    real = checkpoints_verify.pieces
+
+    def look_meanwhile(*args: Any) -> Any:
+        seen.append(being_read(shelf.run))
+        return real(*args)
+
+    monkeypatch.setattr(checkpoints_verify, "pieces", look_meanwhile)
+    assert checkpoints_verify.exit_code(verify(shelf.run)) == 0
+    assert seen == [{folder.name}] * 3 and being_read(shelf.run) == set()
+
+
+def test_progress_is_one_line_on_standard_error(
+    shelf: Shelf, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf.mint()
+    shelf.commit(10, 1)
+    monkeypatch.setattr(checkpoints_verify, "_BLINK_S", -1.0)
+    verify(shelf.run, progress=True)
+    captured = capsys.readouterr()
+    assert captured.out == "" and "%" in captured.err and "\n" not in captured.err
 
 
 def test_a_limit_makes_it_rest(monkeypatch: pytest.MonkeyPatch) -> None:
