@@ -241,6 +241,8 @@ class Feed:
     def _is_over(self) -> bool:
         if self._order is not None:
             return self._over or loader_kinds.batches_in(self.loader, self._order.rest(self._base)) <= 0
+        if loader_kinds.generators(self.loader):
+            return self._over  # the end of an iteration draws from them too
         length = loader_kinds.length(self.loader)
         return self._over or (length is not None and self._batches >= length)
 
