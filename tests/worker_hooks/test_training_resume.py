@@ -175,13 +175,18 @@ def test_a_bad_checkpoint_is_quarantined_and_walked_past(killed: World, damage: 
     assert not (killed.folder / "pwned").exists() and not Path("pwned").exists()
 
 
-def test_nothing_but_bad_checkpoints_is_a_fresh_start_that_says_so(killed: World) -> None:
+def test_nothing_but_bad_checkpoints_is_refused_and_a_fresh_start_says_so(killed: World) -> None:
+    """R28: every rank stops with the reason; the waiver starts at step 0 and says what is given up."""
     for folder in killed.run.glob("step-*"):
         flip(folder / "rank-00000.d/tensors.bin")
-    run_dir = killed.new_run_dir("second", 2)
-    killed.finish(2, env={"RELUME_RUN_DIR": str(run_dir)})
+    started = killed.tiny(2)
+    assert started.wait() == [1, 1], started.text()
+    assert started.text().count("RESTARTED_FROM_SCRATCH refused") == 2
+    run_dir = killed.new_run_dir("third", 2)
+    killed.finish(2, fresh_start=True, env={"RELUME_RUN_DIR": str(run_dir)})
     events = killed.events(run_dir, 0)
-    assert len([event for event in events if event.get("state") == "quarantined"]) == 2
+    (sign,) = [event for event in events if event.get("code") == "restarted_from_scratch"]
+    assert "step-00000008.g1" in sign["raw"] and "step-00000004.g1" in sign["raw"]
     assert not [event for event in events if event.get("name") == "loaded"]
     assert next(event for event in events if event.get("name") == "first_step")["data"] == {"step": 1}
 

@@ -3,7 +3,7 @@
 import socket
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from worker_hooks.training.comms import Coordinator
 from worker_hooks.training.digests import value_digest
 from worker_hooks.training.errors import CheckpointError, Superseded
 from worker_hooks.training.feed import Feed
+from worker_hooks.training.lint import Lint
 from worker_hooks.training.occasions import Occasions
 from worker_hooks.training.pending import PendingValues, Point
 from worker_hooks.training.resumption import Demands, Resumption
@@ -42,8 +43,11 @@ class Options:
     total_steps: int | None = None
     exact: bool | None = None
     elastic: bool = False
+    fresh_start: bool = False
     role: str | None = None
     config: Any = None
+    strict: bool = True
+    waive: Sequence[str] = ()
     host_memory: int | None = None
     asynchronous: bool = True
 
@@ -72,6 +76,7 @@ class Attempt:
             asynchronous=options.asynchronous,
             board=self._board(),
         )
+        self._lint = Lint(tracked, self._coordinator, self._telemetry, strict=options.strict, waive=options.waive)
         self._pending = PendingValues()
         self._recent: deque[tuple[int, str]] = deque(maxlen=_RECENT_LOSSES)
         self._feeds: dict[str, Feed] = {}
@@ -120,9 +125,10 @@ class Attempt:
         if self._resumption is not None:
             raise CheckpointError("run.restore() was called twice")
         self._feeds = {name: Feed(loader, self._sabotage) for name, loader in self._tracked.loaders.items()}
-        demands = Demands(exact=self._exact, elastic=self._options.elastic)
+        demands = Demands(self._exact, self._options.elastic, self._options.fresh_start)
         resumption = Resumption(self._saver.identity, self._coordinator, self._telemetry, self._sabotage, demands)
         self._resumption = resumption
+        self._lint.at_restore()
         if self.rank == 0:
             retention.empty_trash(self.folder)
         resumption.begin(self._tracked, self._feeds, self._saver.set_aside)
@@ -266,6 +272,8 @@ class Attempt:
         self._telemetry.phase("saving")
         positions = {name: feed.position() for name, feed in self._feeds.items()}
         data = {**next(iter(positions.values()), {}), "epoch": self.epoch, "loaders": positions}
+        self._lint.at_first_save(positions)
+        self._saver.waived = self._lint.waived
         if self._saver.save(self.completed, self._tracked, data, list(self._recent)):
             self._occasions.saved()
             self._recent.clear()

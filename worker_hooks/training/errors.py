@@ -1,6 +1,7 @@
 """What checkpoint code raises. Telemetry raises nothing.
 
 CheckpointError(Exception)        a save or a load went wrong: storage, a missing rank, an unusable value
+├── RestartedFromScratch          every checkpoint of the run is bad, and nobody allowed to begin again at step 0
 └── CheckpointMismatch            the checkpoint is sound but the tracked objects are other ones than at the save
 Superseded(SystemExit, 76)        another attempt of this training job took over; this one must end without a trace
 VerificationFailed(SystemExit, 77) the resumed run is provably another run; training on would hide it
@@ -18,6 +19,17 @@ class CheckpointError(Exception):
 
 class CheckpointMismatch(CheckpointError):
     pass
+
+
+class RestartedFromScratch(CheckpointError):
+    """`bad`: each checkpoint with its reason, newest first."""
+
+    def __init__(self, bad: list[str]) -> None:
+        super().__init__(
+            f"RESTARTED_FROM_SCRATCH refused: none of this run's checkpoints verifies ({'; '.join(bad)}). "
+            "Run(fresh_start=True) begins again at step 0"
+        )
+        self.bad = bad
 
 
 class Superseded(SystemExit):

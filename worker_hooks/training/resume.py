@@ -4,8 +4,10 @@ Rank 0 lists what counts, newest first; the ranks share the work of reading ever
 digest is quarantined with the reason and walked past. All ranks then load the same folder.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,13 @@ import torch
 
 from worker_hooks.protocol import generations
 from worker_hooks.protocol.generations import read_manifest, read_rank_file
-from worker_hooks.protocol.manifest import Manifest, RankFile, RankRef
+from worker_hooks.protocol.manifest import MANIFEST, QUARANTINE, Manifest, RankFile, parse_folder
 from worker_hooks.protocol.messages import MessageError
 from worker_hooks.training.comms import Coordinator
-from worker_hooks.training.digests import algorithm_of, file_digest
-from worker_hooks.training.errors import CheckpointError, CheckpointMismatch
+from worker_hooks.training.errors import CheckpointError, CheckpointMismatch, RestartedFromScratch
 from worker_hooks.training.save import own_key
 from worker_hooks.training.share_reader import SharesReader, load_from
+from worker_hooks.training.soundness import problem
 from worker_hooks.training.tracked import Tracked
 
 
@@ -43,23 +45,40 @@ class Source:
         return {key.removeprefix(prefix): key for key in mine}
 
 
-def choose(run: Path, coordinator: Coordinator, set_aside: Callable[[Path, str], None]) -> Source | None:
-    """The newest checkpoint that counts and whose every byte matches; None if there is none. Collective.
+def choose(
+    run: Path, coordinator: Coordinator, set_aside: Callable[[Path, str], None], *, fresh_start: bool = False
+) -> Source | None:
+    """The newest checkpoint that counts and whose every byte matches; None if the run never had one. Collective.
 
     `set_aside(folder, reason)` is called on rank 0 for each one that does not. Storage that cannot be read at all is a
-    CheckpointError: an outage says nothing about a checkpoint.
+    CheckpointError on every rank: an outage says nothing about a checkpoint. So is a run whose checkpoints are all bad,
+    unless `fresh_start` says that it may begin again at step 0.
     """
     while True:
-        name = coordinator.broadcast(_newest(run) if coordinator.rank == 0 else None)
+        name = _agreed(coordinator, lambda: _newest(run) if coordinator.rank == 0 else None)[0]
         if name is None:
+            bad = _agreed(coordinator, lambda: bad_checkpoints(run) if coordinator.rank == 0 else [])[0]
+            if bad and not fresh_start:
+                raise RestartedFromScratch(bad)
             return None
         folder = run / name
-        problems = coordinator.gather(_problem(folder, coordinator.rank, coordinator.world_size))
-        found = [problem for problem in problems if problem]
-        if not found:
+        found = _agreed(coordinator, partial(problem, folder, coordinator.rank, coordinator.world_size))
+        if not any(found):
             return _source(folder, coordinator.rank)
         if coordinator.rank == 0:
-            set_aside(folder, "; ".join(found))
+            set_aside(folder, "; ".join(filter(None, found)))
+
+
+def pointer_problem(run: Path, chosen: str) -> str | None:
+    """What `latest` says, where that is another folder than the one chosen: it is a hint, and followed by nobody."""
+    try:
+        said = (run / "latest").read_bytes().decode(errors="replace").strip()
+    except OSError:
+        return None
+    if said == chosen:
+        return None
+    state = "stale" if parse_folder(said) and (run / said).is_dir() else "dangling"
+    return f"latest is a {state} pointer: it names {said[:80]!r}, the newest that verifies is {chosen}"
 
 
 def load(source: Source, tracked: Tracked, world_size: int) -> None:
@@ -78,41 +97,40 @@ def load(source: Source, tracked: Tracked, world_size: int) -> None:
     finish(fill)
 
 
+def _agreed(coordinator: Coordinator, look: Callable[[], Any]) -> list[Any]:
+    """Every rank's finding by rank, on every rank. An outage that one rank meets is an error on all of them."""
+    try:
+        mine = {"found": look()}
+    except OSError as error:
+        mine = {"outage": f"rank {coordinator.rank}: {error}"}
+    said = coordinator.gather(mine)
+    outages = [item["outage"] for item in said if "outage" in item]
+    if outages:
+        raise CheckpointError(f"storage cannot be read, which says nothing about the checkpoints: {'; '.join(outages)}")
+    return [item["found"] for item in said]
+
+
 def _newest(run: Path) -> str | None:
     try:
         return next(iter(generations.accepted_folders(run)), None)
-    except OSError as error:
-        raise CheckpointError(f"listing {run}: {error}") from error
-
-
-def _problem(folder: Path, rank: int, world_size: int) -> str | None:
-    """What is wrong with this rank's part of the reading, or None."""
-    try:
-        manifest = read_manifest(folder)
-        for ref in manifest.ranks[rank::world_size]:
-            problem = _rank_problem(folder, ref)
-            if problem:
-                return problem
-        return None
-    except FileNotFoundError as error:
-        return f"{Path(error.filename).name} is missing"
     except MessageError as error:
-        return str(error)
-    except OSError as error:
-        raise CheckpointError(f"reading {folder}: {error}") from error
+        raise OSError(f"{run / generations.GENERATIONS}: {error}") from None
 
 
-def _rank_problem(folder: Path, ref: RankRef) -> str | None:
-    if file_digest(folder / ref.file, algorithm_of(ref.digest)) != ref.digest:
-        return f"{ref.file} does not match its digest"
-    for entry in read_rank_file(folder, ref.rank).files:
-        path = folder / entry.name
-        size = path.stat().st_size
-        if size != entry.bytes:
-            return f"{entry.name} has {size} bytes, {entry.bytes} were written"
-        if file_digest(path, algorithm_of(entry.digest)) != entry.digest:
-            return f"{entry.name} does not match its digest"
-    return None
+def bad_checkpoints(run: Path) -> list[str]:
+    """Once committed, then found bad: folder and reason, newest first."""
+    found = []
+    for folder in sorted(run.glob("step-*"), key=lambda path: parse_folder(path.name) or (0, 0), reverse=True):
+        if (folder / MANIFEST).exists() and (folder / QUARANTINE).exists():
+            found.append(f"{folder.name}: {_reason(folder / QUARANTINE)}")
+    return found
+
+
+def _reason(note: Path) -> str:
+    try:
+        return str(json.loads(note.read_bytes())["reason"])
+    except (ValueError, KeyError, TypeError):
+        return "quarantined"
 
 
 def _source(folder: Path, rank: int) -> Source:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,10 +20,11 @@ from worker_hooks.training.tracked import Tracked
 
 @dataclass(frozen=True)
 class Demands:
-    """What the run asks of a resume: equality to the bit, and the same number of ranks."""
+    """What the run asks of a resume: equality to the bit, the same number of ranks, no beginning at step 0 again."""
 
     exact: bool
     elastic: bool
+    fresh_start: bool = False
 
 
 class Resumption:
@@ -52,7 +54,10 @@ class Resumption:
     def begin(self, tracked: Tracked, feeds: dict[str, Feed], set_aside: Callable[[Any, str], None]) -> None:
         """Choose and load. What must come last waits for `complete`. Collective."""
         self._telemetry.phase("loading")
-        self.source = resume.choose(self._identity.run, self._coordinator, set_aside)
+        run = self._identity.run
+        self.source = resume.choose(run, self._coordinator, set_aside, fresh_start=self._demands.fresh_start)
+        if self._identity.rank == 0:
+            self._tell_storage(run)
         if self.source is None:
             # Steps done before and lost are not new when they come again. Nothing was restored, so nothing is compared.
             me = self._identity
@@ -112,6 +117,17 @@ class Resumption:
             outcome=verify.worst(checks),
             checks=[check.record() for check in checks],
         )
+
+    def _tell_storage(self, run: Path) -> None:
+        """What a person should know about the folder: a hint that misleads, progress that is given up."""
+        if self.source is not None:
+            self._sign("checkpoint_pointer", resume.pointer_problem(run, self.source.folder.name))
+        elif bad := resume.bad_checkpoints(run):
+            self._sign("restarted_from_scratch", f"RESTARTED_FROM_SCRATCH allowed by fresh_start: {'; '.join(bad)}")
+
+    def _sign(self, code: str, raw: str | None) -> None:
+        if raw is not None:
+            self._telemetry.record("sign", code=code, raw=raw[:4096], layer="storage", source="training")
 
     def _load(self, source: Source, tracked: Tracked, feeds: dict[str, Feed]) -> None:
         torch.set_num_threads(source.first.run["threads"])

@@ -12,7 +12,7 @@ import torch
 
 from worker_hooks.training import comms
 from worker_hooks.training.attempt import Attempt, Options
-from worker_hooks.training.errors import CheckpointError, Superseded, VerificationFailed
+from worker_hooks.training.errors import CheckpointError, RestartedFromScratch, Superseded, VerificationFailed
 from worker_hooks.training.tracked import Tracked
 
 
@@ -24,8 +24,12 @@ class Run:
     end there), `exact` (replayed losses must be equal to the bit; default on CPU), `elastic` (allow another number of
     ranks), `role` (what this rank does, such as `stage 0`: its `compute_s` is compared with ranks of that role only),
     `config` (JSON, its digest is stored), `host_memory` (the most bytes that a rank stages at a time; a larger share is
-    written in pieces while training waits), `asynchronous` (False: training waits until what it saved is written).
-    Objects given by name are tracked, and `with` then restores them.
+    written in pieces while training waits), `asynchronous` (False: training waits until what it saved is written),
+    `strict` (a state that is not complete ends the run) and `waive` (codes of what may be missing, such as
+    `["scheduler"]`: docs/checkpoints.md). Objects given by name are tracked, and `with` then restores them.
+
+    A run whose checkpoints are all bad does not begin again at step 0 by itself: that is a RestartedFromScratch error,
+    unless `fresh_start=True` allows it.
     """
 
     def __init__(
@@ -195,4 +199,4 @@ class Run:
                 comms.end_process(error)
 
 
-__all__ = ["CheckpointError", "Run", "Superseded", "VerificationFailed"]
+__all__ = ["CheckpointError", "RestartedFromScratch", "Run", "Superseded", "VerificationFailed"]

@@ -42,6 +42,7 @@ DEFAULTS: dict[str, Any] = {
     "nan_at": None,
     "wait_at": None,
     "elastic": False,
+    "fresh_start": False,
     "exact": None,
     "die_before_commit": None,
     "sleep_s": 0.0,
@@ -205,6 +206,7 @@ def tracked(options: dict[str, Any]) -> None:
         checkpoint_every=options["every"],
         total_steps=options["total"],
         elastic=options["elastic"],
+        fresh_start=options["fresh_start"],
         exact=options["exact"],
         asynchronous=options["asynchronous"],
     )
