@@ -57,14 +57,14 @@ def decide(
             return "being read"
         if folder.quarantined:
             return None if quarantined else "quarantined, for inspection"
-        if folder.name in protected:
-            return "an attempt starts from it"
         if folder.damaged and folder.counts:
             return "damaged, for inspection"
         if folder.name in newest:
             return f"one of the newest {max(keep, 1)}"
         if folder.name in verified:
             return f"one of the {VERIFIED_KEPT} newest verified"
+        if folder.name in protected:
+            return "an attempt starts from it"
         if not folder.counts and folder.generation >= newest_generation:
             return "the newest generation may be writing it"
         return None
