@@ -1,6 +1,6 @@
 """How often each training job should save: from what its saves cost and how often this cluster interrupts jobs.
 
-The arithmetic is `decision.checkpoint_interval`; here are the rows it rests on. The advice is kept with the training
+The arithmetic is `decision.interval`; here are the rows it rests on. The advice is kept with the training
 job: agents get it in their answers, the page shows it beside what the job does now.
 """
 
@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from controller.clock import aware
-from controller.decision.checkpoint_interval import DAY_S, Costs, History, advise, lost_share
+from controller.decision.interval import DAY_S, Costs, History, advise, lost_share
 from controller.decision.policy import CheckpointInterval
 from controller.models import AgentReport, Attempt, Checkpoint, Cluster, Incident, Recovery, TrainingJob
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller.decision.checkpoint_interval import DAY_S
+from controller.decision.interval import DAY_S
 from controller.queries.job import JobStory
 from dashboard import formats
 

@@ -8,7 +8,7 @@ import pytest
 
 from controller import commands, saving
 from controller.clock import aware
-from controller.decision.checkpoint_interval import optimum_s
+from controller.decision.interval import optimum_s
 from controller.decision.policy import CheckpointInterval
 from controller.ingest.receive import receive
 from controller.models import AuditEntry, Checkpoint, TrainingJob

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.decision.checkpoint_interval import (
+from controller.decision.interval import (
     Costs,
     History,
     advise,
