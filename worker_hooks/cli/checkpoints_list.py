@@ -119,7 +119,7 @@ def _run_lines(run: Json) -> Iterator[str]:
     head = ("", "STEP", "GEN", "STATE", "VERIFIED", "AGE", "SIZE", "RANKS", "FOLDER", "NOTE")
     rows = [_row(item, item["folder"] == run["resume"]["folder"]) for item in run["checkpoints"]]
     yield from text.table(head, rows, indent="") if rows else ["  no checkpoint folders"]
-    yield f"resume takes: {run['resume']['folder'] or 'nothing, it begins at step 0'} ({run['resume']['why']})"
+    yield f"resume takes: {run['resume']['folder'] or 'nothing'} ({run['resume']['why']})"
     if not run["latest"]["agrees"]:
         yield text.plain(f"warning: latest says {run['latest']['says']!r}: a stale hint, nothing follows it")
     for problem in run["problems"]:

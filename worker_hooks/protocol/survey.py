@@ -23,7 +23,7 @@ _KNOWN = (generations.GENERATIONS, LATEST, "losses", "spool", READERS, PRUNED)
 
 @dataclass(frozen=True)
 class Choice:
-    """Which folder a resume takes now, and why; None where it would begin at step 0."""
+    """Which folder a resume takes now, and why; None where there is none to take."""
 
     folder: str | None
     step: int | None
