@@ -3,12 +3,17 @@
 Version 2 (`summary`) holds what the chunks' own digests do not say. It costs the training thread a sample.
 """
 
+import platform
 from collections.abc import Mapping
+from functools import cache
+from importlib import metadata
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 
-from worker_hooks.training import ddp, names
+from worker_hooks._version import __version__
+from worker_hooks.training import ddp, names, parallel
 from worker_hooks.training.digests import local_tensor, tensors_digest, value_digest
 from worker_hooks.training.tracked import Parts, Tracked
 
@@ -39,6 +44,7 @@ def layout(tracked: Tracked, world_size: int) -> dict[str, Any]:
     return {
         "world_size": world_size,
         "buckets": {path: ddp.bucket_order(replica) for path, replica in ddp.replicas(tracked.models).items()},
+        "meshes": parallel.meshes(tracked.models),
     }
 
 
@@ -48,8 +54,16 @@ def learning_rates(tracked: Tracked) -> list[str]:
     return [float(group["lr"]).hex() for group in groups if "lr" in group]
 
 
-def versions() -> dict[str, str]:
-    return {"torch": torch.__version__}
+@cache
+def versions() -> dict[str, str | None]:
+    """What the bits may depend on."""
+    numpy = metadata.version("numpy") if find_spec("numpy") else None
+    return {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "numpy": numpy,
+        "worker_hooks": __version__,
+    }
 
 
 def settings_digest(optimizers: Mapping[str, Any], algorithm: str) -> str:

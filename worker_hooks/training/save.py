@@ -54,6 +54,7 @@ class Saver:
     ) -> None:
         self.identity = identity
         self.last_step = 0
+        self.waived: tuple[str, ...] = ()
         self._telemetry = telemetry
         self._config_digest = config_digest
         self._asynchronous = asynchronous
@@ -141,6 +142,7 @@ class Saver:
                 "layout": layout,
                 "versions": fingerprint.versions(),
                 "config_digest": self._config_digest,
+                "waived": list(self.waived),
             },
             skipped=skipped,
         )
