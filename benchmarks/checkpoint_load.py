@@ -1,0 +1,217 @@
+"""What a verified load costs: ours with every digest compared, against `dcp.load`, which compares none.
+
+    python benchmarks/checkpoint_load.py [--json] [--folder /var/tmp] [--size 1073741824] [--rounds 15] [--worlds 1,2]
+
+Each rank holds `--size` bytes of state (a model's parameters and two Adam moments in 384 tensors), replicated. Ours is
+what a resume does: choose (every byte of every file read and compared, the ranks share that), load into the tracked
+objects, and the tensors in memory compared once more with the digests of their chunks. The peer loads the same state
+into tensors that are there already; ours makes the optimizer's state anew, as a resume must. Cold: the pages of every
+file are dropped (`POSIX_FADV_DONTNEED`) before each load. They take turns, in another order each round; round 0 is a
+warm-up.
+
+The last line is JSON: medians of the rounds' ratios and, in `intervals`, 95 % intervals of these medians (bootstrap,
+seeded); `seconds` holds the medians of each part. `checkpoint.py` reports the same ratios.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+LAYERS = 128
+Rounds = list[dict[str, dict[str, float]]]
+
+
+# --- one rank -----------------------------------------------------------------------------------------------------
+
+
+def rank_main(folder: Path, size: int, rounds: int) -> None:
+    import torch
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+    from torch import nn
+
+    from worker_hooks import Run
+    from worker_hooks.training import resume, verify
+    from worker_hooks.training.comms import Coordinator
+    from worker_hooks.training.tracked import Tracked
+
+    warnings.filterwarnings("ignore")
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // world))
+    if world > 1:
+        dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    net = nn.ParameterList([torch.randn(size // (3 * LAYERS * 4)) for _ in range(LAYERS)])
+    optimizer = torch.optim.AdamW(net.parameters())
+    for parameter in net.parameters():
+        moments = {name: torch.rand_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+        optimizer.state[parameter] = {"step": torch.tensor(1.0), **moments}
+    model = nn.parallel.DistributedDataParallel(net) if world > 1 else net
+    with Run(root=folder / "ours", checkpoint_every=0) as run:
+        run.track(model=model, optimizer=optimizer)
+        run.restore()
+        run.step()
+    theirs = {
+        "model": {name: parameter.detach().clone() for name, parameter in net.named_parameters()},
+        "optimizer": {
+            str(index): {key: value.clone() for key, value in state.items()}
+            for index, state in enumerate(optimizer.state.values())
+        },
+    }
+    dcp.save(theirs, checkpoint_id=folder / "theirs", no_dist=world == 1)
+    tracked = Tracked()
+    tracked.add("model", model)
+    tracked.add("optimizer", optimizer)
+    coordinator = Coordinator()
+
+    def load_ours() -> dict[str, float]:
+        begun = time.perf_counter()
+        source = resume.choose(run.folder, coordinator, lambda *found: sys.exit(f"bad: {found}"))
+        assert source is not None
+        chosen = time.perf_counter()
+        resume.load(source, tracked, world)
+        loaded = time.perf_counter()
+        checks = verify.state_checks(source, tracked, step=source.manifest.step, world_size=world)
+        ended = time.perf_counter()
+        assert verify.worst(checks) == verify.PASS, checks
+        parts = {"choose": chosen - begun, "load": loaded - chosen, "compare": ended - loaded}
+        return {"seconds": ended - begun, **parts}
+
+    def load_theirs() -> dict[str, float]:
+        begun = time.perf_counter()
+        dcp.load(theirs, checkpoint_id=folder / "theirs", no_dist=world == 1)
+        return {"seconds": time.perf_counter() - begun}
+
+    def settled() -> None:
+        if world > 1:
+            dist.barrier()
+
+    methods: dict[str, tuple[Callable[[], dict[str, float]], Path]] = {
+        "ours": (load_ours, run.folder),
+        "dcp": (load_theirs, folder / "theirs"),
+    }
+    found: Rounds = []
+    for number in range(rounds + 1):
+        one: dict[str, dict[str, float]] = {}
+        for name in sorted(methods, reverse=bool(number % 2)):
+            call, files = methods[name]
+            for state in ("cold", "warm"):
+                settled()
+                if state == "cold" and rank == 0:
+                    forget(files)
+                settled()
+                one[f"{name}_{state}"] = call()
+        found.append(one)
+    (folder / f"result-{rank}.json").write_text(json.dumps(found[1:]))
+    settled()
+    if world > 1:
+        del model, tracked
+        dist.destroy_process_group()
+
+
+def forget(folder: Path) -> None:
+    """Every page of every file that the cache holds."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+# --- all ranks ----------------------------------------------------------------------------------------------------
+
+
+def measure(world: int, folder: Path, size: int, rounds: int) -> Rounds:
+    """The figures of each round by method, the slowest rank's."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    scratch = Path(tempfile.mkdtemp(prefix="relume-load-", dir=folder))
+    shared = {
+        "WORLD_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    try:
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, __file__, "--rank-in", str(scratch), "--size", str(size), "--rounds", str(rounds)],
+                env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            )
+            for rank in range(world)
+        ]
+        codes = [rank.wait(timeout=180 + 60 * rounds) for rank in ranks]
+        if any(codes):
+            raise SystemExit("a rank of the benchmark failed")
+        found: list[Rounds] = [json.loads((scratch / f"result-{rank}.json").read_text()) for rank in range(world)]
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return [
+        {method: {key: max(one[method][key] for one in several) for key in several[0][method]} for method in several[0]}
+        for several in zip(*found, strict=True)
+    ]
+
+
+def ratios(world: int, rounds: Rounds) -> dict[str, list[float]]:
+    return {
+        f"verified_load_vs_dcp_load_{state}_{world}": [
+            one[f"ours_{state}"]["seconds"] / one[f"dcp_{state}"]["seconds"] for one in rounds
+        ]
+        for state in ("cold", "warm")
+    }
+
+
+def load_ratios(folder: Path, size: int, rounds: int) -> dict[str, list[float]]:
+    """Each round's ratios, one process."""
+    return ratios(1, measure(1, folder, size, rounds))
+
+
+def interval(values: list[float]) -> list[float]:
+    draw = random.Random(7)
+    medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(2000))
+    return [round(medians[50], 3), round(medians[1949], 3)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print nothing but the last line")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--size", type=int, default=1 << 30)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--worlds", default="1,2")
+    parser.add_argument("--rank-in", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.rank_in:
+        rank_main(options.rank_in, options.size, options.rounds)
+        return
+    line: dict[str, Any] = {"rounds": options.rounds, "size": options.size, "seconds": {}, "intervals": {}}
+    for world in map(int, options.worlds.split(",")):
+        rounds = measure(world, options.folder, options.size, options.rounds)
+        for name, values in ratios(world, rounds).items():
+            line[name] = round(statistics.median(values), 3)
+            line["intervals"][name] = interval(values)
+        for method, keys in rounds[0].items():
+            medians = {key: round(statistics.median(one[method][key] for one in rounds), 3) for key in keys}
+            line["seconds"][f"{method}_{world}"] = medians
+            if not options.json:
+                print(f"{world} rank(s)  {method:10} {medians}")
+    print(json.dumps(line))
+
+
+if __name__ == "__main__":
+    main()
