@@ -5,9 +5,9 @@ What Relume wrote into Slurm itself is no evidence: its own drain must not prove
 
 from collections.abc import Iterable, Mapping
 
-from controller.decision.evidence import CONTROLLER, SLURM, Evidence, Scalar
+from controller.decision.evidence import CONTROLLER, JOB, SLURM, Evidence, Scalar
 from controller.decision.facts import NodeFact, SlurmJobFact
-from controller.models import Incident
+from controller.models import Incident, TrainingJob
 from controller.snapshot.remembered import Memory, accused, verdict_of
 
 OURS = "relume:"
@@ -88,41 +88,52 @@ def _evidence(
     return Evidence(f"slurm:{key}"[:64], code, "slurm", "slurm", SLURM, raw, at, node, attrs=dict(attrs or {}))
 
 
-def history(memory: Memory, names: Iterable[str], run_id: str, before: float, except_for: int | None) -> list[Evidence]:
+def history(
+    memory: Memory, names: Iterable[str], job: TrainingJob, before: float, except_for: int | None
+) -> list[Evidence]:
     """What earlier incidents, of any job, said of these nodes' hardware: the controller's own memory, each proof line
     once, with its code. `before`: what this job's incidents said since then belongs to its present attempt and is not
     history, nor is `except_for`, its live one; another job's word is, whenever it came. Nothing of before a node was
-    put back into service."""
+    put back into service. `own` marks what is no second voice: other jobs of the same owner (one program may be wrong
+    twice, and one user may lie twice), and jobs whose owner Slurm has not confirmed."""
     wanted, found = set(names), list[Evidence]()
     for incident in memory.incidents:
         at = incident.detected_at.timestamp()
-        own = incident.training_job.run_id == run_id
+        own = incident.training_job.run_id == job.run_id
         if incident.pk == except_for or (own and at >= before):
             continue
         for name in sorted(wanted & accused(incident)):
             if memory.settled.get(name, 0.0) < at:
-                found += _remembered(incident, name, memory.proof.get(incident.pk, ()))
+                found += _remembered(incident, name, memory.proof.get(incident.pk, ()), job.owner)
     return found[:MOST_REMEMBERED]
 
 
-def _remembered(incident: Incident, name: str, proof: Iterable[Evidence]) -> list[Evidence]:
-    """One for each code that was said of the node; where no line is kept, the verdict on its hardware."""
+def _remembered(incident: Incident, name: str, proof: Iterable[Evidence], owner: str) -> list[Evidence]:
+    """One for each code that was said of the node; where no line is kept, the verdict on its hardware. What a job says
+    that Slurm said is not Slurm's word."""
     lines: dict[str, Evidence] = {}
     for line in proof:
-        if line.node == name and line.family in MACHINE:
+        if line.node == name and line.family in MACHINE and not (line.family == SLURM and line.origin == JOB):
             lines.setdefault(line.code, line)
     if lines:
-        return [_told(incident, name, code, line) for code, line in sorted(lines.items())[:MOST_CODES]]
+        return [_told(incident, name, owner, code, line) for code, line in sorted(lines.items())[:MOST_CODES]]
     xid, verdict = incident.assessment.get("xid"), verdict_of(incident)
     if verdict not in HARDWARE or name not in incident.suspects:
         return []
-    return [_told(incident, name, f"xid.{xid}" if isinstance(xid, int) else verdict, None)]
+    return [_told(incident, name, owner, f"xid.{xid}" if isinstance(xid, int) else verdict, None)]
 
 
-def _told(incident: Incident, name: str, code: str, line: Evidence | None) -> Evidence:
-    run_id = incident.training_job.run_id
+def _told(incident: Incident, name: str, owner: str, code: str, line: Evidence | None) -> Evidence:
+    job = incident.training_job
+    run_id = job.run_id
     attrs: dict[str, Scalar] = {key: line.attrs[key] for key in DETAILS if line is not None and key in line.attrs}
-    attrs |= {"job": run_id, "error": (line.raw if line is not None else incident.summary)[:200], "of": code}
+    attrs |= {
+        "job": run_id,
+        "error": (line.raw if line is not None else incident.summary)[:200],
+        "of": code,
+        "owner": job.owner,
+    }
+    attrs |= {"own": True} if job.owner == owner or not job.owner_confirmed else {}
     fault = incident.fault_at or incident.detected_at
     return Evidence(
         id=f"history:{incident.pk}:{code}:{name}"[:64],

@@ -30,7 +30,7 @@ def added(
     weighed = [
         *slurm_side.of_job(subject.slurm, subject.view_at),
         *slurm_side.of_nodes(subject.nodes, names, subject.view_at),
-        *slurm_side.history(memory, names, job.run_id, began, live),
+        *slurm_side.history(memory, names, job, began, live),
         *signs.said_about(rows, newest, fault),
     ]
     unreadable, clean = signs.readable(rows, names, now)

@@ -232,3 +232,27 @@ def test_an_attempt_that_no_incident_ended_says_nothing(job: TrainingJob) -> Non
     attempt(job, 2)
     (facts,), _ = read_facts(cluster(), T0, POLICY)
     assert [(e.verdict, e.evidence) for e in facts.attempts_before] == [("", ())]
+
+
+# --- whose voice it is ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("columns", "own"),
+    [({"owner": "ada"}, True), ({"owner": "eve"}, False), ({"owner": "eve", "owner_confirmed": False}, True)],
+)
+def test_another_job_of_the_same_owner_is_no_second_voice(job: TrainingJob, columns: dict[str, Any], own: bool) -> None:
+    """Nor is one whose owner Slurm has not confirmed."""
+    training_job("tj-another", slurm_job_id="9", **{"owner_confirmed": True, **columns})
+    line(remember())
+    (found,) = recalled()
+    assert (found.attrs["owner"], found.attrs.get("own", False)) == (columns["owner"], own)
+
+
+@pytest.mark.parametrize(("origin", "remembered_of"), [("slurm", ["slurm.launch_failed"]), ("job", [])])
+def test_what_a_job_says_that_slurm_said_is_no_memory_of_slurms(
+    job: TrainingJob, origin: str, remembered_of: list[str]
+) -> None:
+    said = remember(suspects=(), cause="process_died", assessment={"verdict": "slurm_infra", "exclude": ["gpu2"]})
+    line(said, "slurm.launch_failed", origin=origin)
+    assert [e.attrs["of"] for e in recalled()] == remembered_of

@@ -82,6 +82,21 @@ def test_the_same_job_is_the_same_voice_however_often_it_says_it() -> None:
     assert weighed(said("cuda.ecc"), *own).drain == ()
 
 
+def test_other_jobs_of_the_same_owner_are_the_same_voice() -> None:
+    """One user, several runs: a program that is wrong, or lies, does so in all of them."""
+    own = [remembered("cuda.ecc", job=f"another{n}", owner="ada", own=True) for n in range(3)]
+    found = weighed(said("cuda.ecc"), *own)
+    assert (found.drain, found.withheld) == ((), ("gpu2",))
+    assert weighed(said("cuda.ecc"), *own, remembered("cuda.ecc", owner="eve")).drain == ("gpu2",)
+
+
+def test_two_jobs_of_one_stranger_do_not_hold_the_node_of_a_run_that_hangs() -> None:
+    hung = said("progress.stalled")
+    strangers = [remembered("cuda.ecc", job=f"another{n}", owner="eve") for n in range(3)]
+    assert weighed(hung, *strangers).drain == ()
+    assert weighed(hung, *strangers, remembered("cuda.ecc", job="third", owner="bob")).drain == ("gpu2",)
+
+
 def test_how_long_a_strike_counts_is_policy() -> None:
     voice = remembered("cuda.ecc", age_s=2 * HOUR)
     short = replace(KNOWING, limits=Limits(strike_memory_s=HOUR))

@@ -118,8 +118,8 @@ def events(items: Iterable[Evidence]) -> list[list[Evidence]]:
 
 def independent(item: Evidence, run_id: str) -> bool:
     """Not the word of this job's own processes: a root sensor, Slurm, the controller, or another job. What this job
-    said before is its own word, though the controller remembers it."""
-    if item.code == REMEMBERED and run_id and item.attrs.get("job", run_id) == run_id:
+    said before is its own word, though the controller remembers it; `own`: so is that of its owner's other jobs."""
+    if item.code == REMEMBERED and run_id and (item.attrs.get("own") or item.attrs.get("job", run_id) == run_id):
         return False
     return item.origin in INDEPENDENT or bool(item.job and run_id and item.job != run_id)
 

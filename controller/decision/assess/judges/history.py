@@ -1,7 +1,7 @@
 """What was seen before: one node with the same hardware error in several jobs.
 
 A job's word on a node that was not enough for a hold is a strike. It counts as an independent reporter for another job,
-as long as the policy remembers it; for the same job it is the same voice again.
+as long as the policy remembers it; for the same job, and for other jobs of the same owner, it is the same voice again.
 """
 
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ def seen_before(view: View) -> Opinion | None:
             by_node[item.node] = (*by_node.get(item.node, ()), item)
     if not by_node:
         return None
-    often = {n: items for n, items in sorted(by_node.items()) if len(_jobs(items)) >= 2}
+    often = {n: items for n, items in sorted(by_node.items()) if len(_voices(items)) >= 2}
     told = often or dict(sorted(by_node.items()))
     proof = tuple(e for items in told.values() for e in items)
     why = "; ".join(f"{n}: {e[0].attrs.get('error', e[0].raw)} in {len(_jobs(e))} job{'s' if len(_jobs(e)) > 1 else ''}"
@@ -43,7 +43,7 @@ def by_another_job(view: View, node: str, by: Iterable[Evidence]) -> tuple[Evide
     return tuple(
         e
         for e in view.of(REMEMBERED)
-        if own and e.node == node and e.attrs.get("job", own) != own
+        if own and e.node == node and e.attrs.get("job", own) != own and not e.attrs.get("own")
         and (_hard(view, e) or (e.attrs.get("of") in now and _strong(view, e)))
     )  # fmt: skip
 
@@ -61,3 +61,8 @@ def _strong(view: View, item: Evidence) -> bool:
 def _jobs(items: tuple[Evidence, ...]) -> set[object]:
     """Different jobs; entries without a job count one each."""
     return {e.attrs.get("job", e.id) for e in items}
+
+
+def _voices(items: tuple[Evidence, ...]) -> set[object]:
+    """All jobs of one owner are one; where nobody knows the owner, each job."""
+    return {e.attrs.get("owner", e.attrs.get("job", e.id)) for e in items}
