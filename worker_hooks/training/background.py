@@ -24,17 +24,17 @@ class Background:
         self._thread: threading.Thread | None = None
 
     def put(self, job: Job) -> None:
-        """Do this next. The thread starts with the first job: a run that never saves has none."""
+        """Do this next."""
         with self._changed:
             self._jobs.append(job)
+        self.wake()
+
+    def wake(self) -> None:
+        """Ask `idle` now. The thread starts when it is first needed: a run that never saves has none."""
+        with self._changed:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._loop, name="relume-saver", daemon=True)
                 self._thread.start()
-            self._changed.notify_all()
-
-    def wake(self) -> None:
-        """Ask `idle` now."""
-        with self._changed:
             self._changed.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:

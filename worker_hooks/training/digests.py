@@ -74,7 +74,8 @@ def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
     to_local = getattr(tensor, "to_local", None)
     if to_local is not None:
         tensor = to_local()
-    return tensor.cpu().contiguous()
+    # A conjugated view says so in a flag: its memory is not its numbers.
+    return tensor.resolve_conj().resolve_neg().cpu().contiguous()
 
 
 def raw_bytes(tensor: torch.Tensor) -> Any:

@@ -74,6 +74,11 @@ class Run:
         return self._attempt.completed
 
     @property
+    def accumulation(self) -> int:
+        """Batches of this rank that make one update: the option's, unless `elastic` found another number."""
+        return self._attempt.accumulation
+
+    @property
     def generation(self) -> int:
         return self._attempt.generation
 
@@ -141,7 +146,7 @@ class Run:
         self._in_batches = True
         try:
             for batch in iterator:
-                feed.delivered()
+                self._attempt.delivered(feed)
                 yield batch
                 self._attempt.boundary()
                 if self._attempt.over:

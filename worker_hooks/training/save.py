@@ -5,6 +5,7 @@ durably, and in rank 0 commits. A save that fails is a failed save: it is told, 
 and the next one is tried. Only what a run must not survive reaches it: `Superseded`, at its next step.
 """
 
+import threading
 import time
 from collections import deque
 from pathlib import Path
@@ -60,6 +61,8 @@ class Saver:
         self._asynchronous = asynchronous
         self._background = Background(self._idle, self._sign)
         self._saving = False
+        self._memory = threading.Event()
+        self._memory.set()
         self._turns = Turns(identity.world_size, board, lambda: not self._saving)
         self._committer = Committer(identity, telemetry, keep=keep, failure=self._turns.failure)
         self._dealer = Dealer(identity.rank, identity.world_size)
@@ -89,7 +92,15 @@ class Saver:
         """Once the whole state is there: memory for the first save is found and touched while training goes on."""
         share, tensors = self._dealer.deal(tracked.collect(self.identity.world_size))
         pinned = any(tensor.is_cuda for tensor in share.tensors(tensors))
-        self._background.put(lambda: self._stages.allocate(share, pinned=pinned))
+        self._memory.clear()
+
+        def allocate() -> None:
+            try:
+                self._stages.allocate(share, pinned=pinned)
+            finally:
+                self._memory.set()
+
+        self._background.put(allocate)
 
     def save(self, step: int, tracked: Tracked, data: dict[str, Any], losses: list[tuple[int, str]]) -> bool:
         """Stage this rank's part of step `step`; False if it was left out because a save is in flight on some rank.
@@ -120,7 +131,7 @@ class Saver:
         layout = fingerprint.layout(tracked, me.world_size)
         parts = tracked.collect(me.world_size)
         share, tensors = self._dealer.deal(parts)
-        self._background.wait()  # for the memory, at the first save
+        self._memory.wait()  # at the first save, if it is being prepared
         staged = self._stages.stage(share, share.tensors(tensors))
         state, self._skipped, skipped = random_state.capture(), 0, self._skipped
         return Snapshot(
@@ -173,7 +184,8 @@ class Saver:
             raise CheckpointError(failure)
 
     def _over(self) -> bool:
-        self._background.wake()
+        if self._committer.waiting:
+            self._background.wake()
         try:
             return self._turns.over() and not self._committer.waiting
         except (OSError, RuntimeError):

@@ -58,7 +58,8 @@ class Share:
         return sum(chunk.bytes for chunk in self.chunks)
 
     def tensors(self, tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        """This rank's own memory of each chunk, as it is: on its device, perhaps strided. No copy."""
+        """This rank's own memory of each chunk, as it is: on its device, perhaps strided. No copy, but of
+        a conjugated view."""
         return [_local(tensors[key]) for key in self.keys]
 
 
@@ -126,7 +127,7 @@ def own_key(rank: int, key: str) -> str:
 def _local(tensor: torch.Tensor) -> torch.Tensor:
     to_local = getattr(tensor, "to_local", None)
     local: torch.Tensor = (to_local() if to_local is not None else tensor).detach()
-    return local
+    return local.resolve_conj().resolve_neg()
 
 
 def _writes(tensor: Any) -> bool:
