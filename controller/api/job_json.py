@@ -127,4 +127,5 @@ def _checkpoint(row: Checkpoint) -> dict[str, Any]:
         "state": row.state,
         "reason": row.reason,
         "committed_at": _at(row.committed_at),
+        "verified_at": _at(row.verified_at),
     }

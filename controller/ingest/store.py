@@ -154,6 +154,9 @@ def save_points(job: TrainingJob, attempt: Attempt, node: str, changes: Changes)
 
 def save_checkpoint(job: TrainingJob, generation: int, note: CheckpointNote) -> None:
     """One row for each folder. A quarantine is final: no later word makes the folder good again."""
+    if note.state == "verified":
+        job.checkpoints.filter(folder=note.folder, state="committed").update(verified_at=note.at)
+        return
     named = parse_folder(note.folder)
     row, created = Checkpoint.objects.select_for_update().get_or_create(
         training_job=job,

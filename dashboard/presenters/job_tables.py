@@ -78,15 +78,19 @@ def checkpoint_row(story: JobStory, checkpoint: Checkpoint) -> CheckpointRow:
     good = story.newest_good
     newest = good is not None and checkpoint.pk == good.pk
     flags = [("newest good", "")] if newest else []
-    if checkpoint.state == "quarantined":
-        flags.append(("quarantined", "bad"))
+    if checkpoint.state in ("quarantined", "failed"):
+        flags.append((checkpoint.state, "bad"))
     began = [a for a in story.attempts if a.start_folder and a.start_folder == checkpoint.folder]
     flags += [(f"attempt {a.generation} began here", "") for a in began]
     loaded = [a for a in began if a.loaded_at is not None]
     if checkpoint.state == "quarantined":
         return CheckpointRow(checkpoint, Word("", "bad", "bad"), checkpoint.reason or "does not verify", flags, newest)
+    if checkpoint.state == "failed":
+        return CheckpointRow(checkpoint, Word("", "bad", "bad"), checkpoint.reason or "not saved", flags, newest)
     if loaded:
         return CheckpointRow(checkpoint, Word("", "ok", "shield"), "Loaded and compared", flags, newest)
+    if checkpoint.verified_at is not None:
+        return CheckpointRow(checkpoint, Word("", "ok", "shield"), "Read back from storage", flags, newest)
     return CheckpointRow(checkpoint, Word("", "idle", "ok"), "Committed, not read back", flags, newest)
 
 

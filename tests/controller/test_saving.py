@@ -12,7 +12,7 @@ from controller.decision.interval import optimum_s
 from controller.decision.policy import CheckpointInterval
 from controller.ingest.receive import receive
 from controller.models import AuditEntry, Checkpoint, TrainingJob
-from tests.builders import T0, attempt, cluster, message, rank, training_job
+from tests.builders import T0, attempt, cluster, message, rank, record, training_job
 from worker_hooks.protocol.messages import decode_message
 
 pytestmark = [pytest.mark.db, pytest.mark.django_db]
@@ -109,3 +109,23 @@ def test_an_old_request_and_one_of_an_attempt_before_are_not_said(make_job: Make
 def test_a_job_that_does_not_train_has_nothing_to_save() -> None:
     with pytest.raises(commands.CommandRefused, match="queued"):
         commands.save_now(training_job(state="queued"), who="ada", now=T0)
+
+
+def test_a_checkpoint_that_was_read_back_is_verified_and_one_that_failed_is_none(make_job: Maker) -> None:
+    job = make_job(state="training")
+
+    def told(seq: int, state: str, step: int, **body: Any) -> dict[str, Any]:
+        numbers = {"bytes": None, "blocked_s": None, "durable_s": None, "reason": None}
+        return record(seq, "checkpoint", step=step, folder=f"step-{step:08d}.g1", state=state, **{**numbers, **body})
+
+    records = [
+        told(1, "committed", 10, bytes=5),
+        told(2, "verified", 10, bytes=5),
+        told(3, "committed", 20, bytes=5),
+        told(4, "failed", 30, reason="tensors.bin: No space left on device"),
+        told(5, "quarantined", 20, reason="rank 0: tensors.bin does not match its digest"),
+        told(6, "verified", 20, bytes=5),
+    ]
+    receive(job, decode_message(message(*records, sent_at=T0 + 100)), T0 + 100)
+    rows = {c.step: (c.state, c.bytes, c.verified_at is not None) for c in Checkpoint.objects.all()}
+    assert rows == {10: ("committed", 5, True), 20: ("quarantined", 5, False), 30: ("failed", None, False)}
