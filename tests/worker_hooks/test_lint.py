@@ -196,6 +196,9 @@ def test_values_and_tensors_that_cannot_be_stored() -> None:
     sparse = nn.Linear(2, 2)
     sparse.register_buffer("graph", torch.eye(3).to_sparse())
     assert found(tracking(model=sparse, optimizer=sgd(sparse))) == {"tensor": "model/graph"}
+    expanded = nn.Linear(2, 2)
+    expanded.register_buffer("mask", torch.ones(1, 3).expand(2, 3))
+    assert found(tracking(model=expanded, optimizer=sgd(expanded))) == {"tensor": "model/mask"}
     meta = nn.Linear(2, 2, bias=False, device="meta")
     assert found(tracking(model=meta, optimizer=sgd(meta))) == {"tensor": "model/weight"}
 

@@ -94,8 +94,15 @@ def _tensor_kinds(tracked: Tracked) -> Iterator[Finding]:
             yield Finding("tensor", path, f"layout {tensor.layout} has no bytes to store; keep it dense, or rebuild it")
         elif tensor.is_quantized:
             yield Finding("tensor", path, "quantized tensors are not stored; keep the model in floating point")
+        elif _overlaps(tensor):
+            yield Finding("tensor", path, "several of its elements share one place in memory; clone() it")
         elif _gone(tensor.device):
             yield Finding("device", path, f"on {tensor.device}, which this process does not have; move it")
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """An expanded tensor: it can be read, but not be filled again."""
+    return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
 
 
 def _gone(device: torch.device) -> bool:

@@ -25,8 +25,7 @@ class OptimizerState:
         """(key, tensor, the parameter it belongs to) for every tensor of the state and of the groups."""
         for parameter, state in self._optimizer.state.items():
             for key, value in state.items():
-                if isinstance(value, torch.Tensor):
-                    yield self._key(parameter, key), value, parameter
+                yield from ((path, tensor, parameter) for path, tensor in _inside(self._key(parameter, key), value))
         for index, group in enumerate(self._optimizer.param_groups):
             for key, value in group.items():
                 if isinstance(value, torch.Tensor) and group["params"]:
@@ -36,7 +35,9 @@ class OptimizerState:
         """JSON: the groups' settings and parameter names, the state's other values, and where each tensor lives."""
         state: dict[str, Any] = {}
         for parameter, items in self._optimizer.state.items():
-            state[self._names[parameter]] = {key: _describe(value, parameter) for key, value in items.items()}
+            state[self._names[parameter]] = {
+                key: _describe(value, self._key(parameter, key)) for key, value in items.items()
+            }
         return {
             "groups": [self._group(index, group) for index, group in enumerate(self._optimizer.param_groups)],
             "state": state,
@@ -52,8 +53,7 @@ class OptimizerState:
         for name, items in stored["state"].items():
             parameter = parameters[name]
             for key, item in items.items():
-                if isinstance(item, dict) and item.get("$") == "state":
-                    found[self._key(parameter, key)] = _empty(item, parameter)
+                found |= _empties(self._key(parameter, key), item, parameter)
         for index, group in enumerate(self._optimizer.param_groups):
             for key, value in group.items():
                 if isinstance(value, torch.Tensor):
@@ -67,10 +67,7 @@ class OptimizerState:
         for name, items in stored["state"].items():
             parameter = parameters[name]
             self._optimizer.state[parameter] = {
-                key: tensors[self._key(parameter, key)]
-                if isinstance(item, dict) and item.get("$") == "state"
-                else decode(item, tensors)
-                for key, item in items.items()
+                key: _rebuilt(self._key(parameter, key), item, tensors) for key, item in items.items()
             }
         for group, saved in zip(self._optimizer.param_groups, stored["groups"], strict=True):
             for key, value in saved["settings"].items():
@@ -92,9 +89,21 @@ class OptimizerState:
         return f"{self._name}/{self._names[parameter]}/{key}"
 
 
-def _describe(value: Any, parameter: torch.Tensor) -> Any:
+def _inside(path: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """A tensor, or those in a list of them (L-BFGS keeps its history so)."""
+    if isinstance(value, torch.Tensor):
+        yield path, value
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _inside(f"{path}.{index}", item)
+
+
+def _describe(value: Any, path: str) -> Any:
+    if isinstance(value, list | tuple) and next(_inside(path, value), None) is not None:
+        items = [_describe(item, f"{path}.{index}") for index, item in enumerate(value)]
+        return {"$": "sequence", "tuple": isinstance(value, tuple), "items": items}
     if not isinstance(value, torch.Tensor):
-        return encode(value, "optimizer state", None)
+        return encode(value, path, None)
     return {
         "$": "state",
         "dtype": str(value.dtype).removeprefix("torch."),
@@ -102,6 +111,26 @@ def _describe(value: Any, parameter: torch.Tensor) -> Any:
         "like": names.is_sharded(value),
         "cpu": value.device.type == "cpu",
     }
+
+
+def _empties(path: str, item: Any, parameter: torch.Tensor) -> Tensors:
+    kind = item.get("$") if isinstance(item, dict) else None
+    if kind == "state":
+        return {path: _empty(item, parameter)}
+    found: Tensors = {}
+    for index, inner in enumerate(item["items"]) if kind == "sequence" else ():
+        found |= _empties(f"{path}.{index}", inner, parameter)
+    return found
+
+
+def _rebuilt(path: str, item: Any, tensors: Tensors) -> Any:
+    kind = item.get("$") if isinstance(item, dict) else None
+    if kind == "state":
+        return tensors[path]
+    if kind != "sequence":
+        return decode(item, tensors)
+    items = [_rebuilt(f"{path}.{index}", inner, tensors) for index, inner in enumerate(item["items"])]
+    return tuple(items) if item["tuple"] else items
 
 
 def _empty(item: Mapping[str, Any], parameter: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ def meshes(models: Mapping[str, nn.Module]) -> list[dict[str, Any]]:
 
     Without the ranks in it, which differ where a mesh is one of several parts. Empty where nothing is sharded.
     """
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for model in models.values():
         for _, parameter in names.parameters(model):
             if names.is_sharded(parameter):
