@@ -10,8 +10,7 @@ from typing import Any
 from worker_hooks.protocol.messages import PROBE_OUTCOMES, MessageError, Reader, Record, decode_number
 
 MAX_POINTS = 4096
-# Another number of ranks than at the save is no defect, and no bit claim either: RESHARDED.
-OUTCOMES = ("PASS", "DEGRADED", "RESHARDED", "FAIL")
+OUTCOMES = ("PASS", "DEGRADED", "FAIL")
 MAX_ATTRS = 32
 ATTR_NAME_CHARS = 64
 ATTR_CHARS = 2048

@@ -18,7 +18,6 @@ from worker_hooks.protocol.messages import PHASES
 from worker_hooks.training import retention
 from worker_hooks.training.comms import Coordinator
 from worker_hooks.training.digests import value_digest
-from worker_hooks.training.elastic import checked
 from worker_hooks.training.errors import CheckpointError, Superseded
 from worker_hooks.training.feed import Feed
 from worker_hooks.training.lint import Lint
@@ -43,8 +42,7 @@ class Options:
     keep: int = 3
     total_steps: int | None = None
     exact: bool | None = None
-    elastic: str | None = None
-    accumulation: int = 1
+    elastic: bool = False
     fresh_start: bool = False
     role: str | None = None
     config: Any = None
@@ -66,9 +64,6 @@ class Attempt:
         self.generation = self._settings.generation or self._mint()
         self.completed = 0
         self.epoch = 0
-        self.accumulation = options.accumulation
-        self._delivered = 0
-        self._per_update = options.accumulation
         self._telemetry = Telemetry(self._settings, self.rank, self.generation)
         identity = Identity(self._settings.run, self.generation, self.rank, self._coordinator.world_size)
         config = None if options.config is None else value_digest(options.config, "sha256")
@@ -130,7 +125,7 @@ class Attempt:
         if self._resumption is not None:
             raise CheckpointError("run.restore() was called twice")
         self._feeds = {name: Feed(loader, self._sabotage) for name, loader in self._tracked.loaders.items()}
-        demands = Demands(self._exact, checked(self._options.elastic), self._options.fresh_start)
+        demands = Demands(self._exact, self._options.elastic, self._options.fresh_start)
         resumption = Resumption(self._saver.identity, self._coordinator, self._telemetry, self._sabotage, demands)
         self._resumption = resumption
         self._lint.at_restore()
@@ -138,8 +133,6 @@ class Attempt:
             retention.empty_trash(self.folder)
         resumption.begin(self._tracked, self._feeds, self._saver.set_aside)
         self.completed, self.epoch = resumption.step, resumption.epoch
-        if resumption.elastic is not None:
-            self.accumulation = resumption.elastic.accumulation
         if resumption.source is not None:
             self._saver.start_from(resumption.source.folder.name, self.completed)
             if self.rank == 0:
@@ -207,7 +200,6 @@ class Attempt:
         if self._first and self._resumption is None:
             self._telemetry.phase("training")  # nothing was restored, so nobody has said so yet
         self.completed += 1
-        self._per_update, self._delivered = self._delivered or self._per_update, 0
         step = self.completed
         self._telemetry.step(step)
         if self._first:
@@ -218,11 +210,6 @@ class Attempt:
         self._pending.put(step, {"loss": loss, "lr": self._learning_rate(), **metrics})
         for point in self._pending.take(before=step):
             self._arrived(point)
-
-    def delivered(self, feed: Feed) -> None:
-        """The training loop has a batch: how many make an update is part of what the run is."""
-        feed.delivered()
-        self._delivered += 1
 
     def boundary(self) -> None:
         """Between an update and the next batch: save what is due."""
@@ -284,8 +271,7 @@ class Attempt:
         self._telemetry.flush()
         self._telemetry.phase("saving")
         positions = {name: feed.position() for name, feed in self._feeds.items()}
-        data = {**next(iter(positions.values()), {}), "epoch": self.epoch, "accumulation": self._per_update}
-        data["loaders"] = positions
+        data = {**next(iter(positions.values()), {}), "epoch": self.epoch, "loaders": positions}
         self._lint.at_first_save(positions)
         self._saver.waived = self._lint.waived
         if self._saver.save(self.completed, self._tracked, data, list(self._recent)):

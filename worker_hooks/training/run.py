@@ -74,11 +74,6 @@ class Run:
         return self._attempt.completed
 
     @property
-    def accumulation(self) -> int:
-        """Batches of this rank that make one update: the option's, unless `elastic` found another number."""
-        return self._attempt.accumulation
-
-    @property
     def generation(self) -> int:
         return self._attempt.generation
 
@@ -146,7 +141,7 @@ class Run:
         self._in_batches = True
         try:
             for batch in iterator:
-                self._attempt.delivered(feed)
+                feed.delivered()
                 yield batch
                 self._attempt.boundary()
                 if self._attempt.over:
