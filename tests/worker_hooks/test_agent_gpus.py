@@ -2,8 +2,10 @@
 that hangs. None of it on a GPU."""
 
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -192,6 +194,25 @@ def test_one_that_cannot_be_ended_is_not_started_again(tmp_path: Path, monkeypat
     assert smi._process is not None
     smi._process.terminate()
     smi._process.wait(10)
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_none_outlives_the_agents_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    """One that an ending step leaves behind, stuck in the driver, makes Slurm drain the node ("Kill task failed")."""
+    smi = NvidiaSmi(command(tmp_path / "bin", f"sleep 2; echo x > {tmp_path}/lived"), limit_s=30.0)
+    popen = subprocess.Popen
+
+    def start(*args: Any, **keys: Any) -> Any:
+        smi.end()
+        return popen(*args, **keys)
+
+    if when == "before":
+        smi.end()
+    else:
+        monkeypatch.setattr("worker_hooks.agent.gpus.subprocess.Popen", start)
+    assert smi() is None
+    assert smi._process is None or smi._process.returncode == -9
+    assert not (tmp_path / "lived").exists()
 
 
 def test_nobody_waits_for_it() -> None:

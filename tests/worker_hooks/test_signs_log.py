@@ -258,3 +258,17 @@ def test_a_fragment_finds_what_its_literals_are_in_and_nothing_else() -> None:
         b"error: x",
         b"Xid (",
     ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[  12.3] oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,task_memcg=/user.slice/{xid},task=x,pid=12,uid=7",
+        "[  12.3] Memory cgroup stats for /slurm/uid_7/{xid}:",
+        "[  12.3] Task in /slurm/uid_7/{xid} killed as a result of limit of /slurm/uid_7",
+    ],
+)
+def test_nobody_can_name_a_cgroup_like_an_xid(line: str) -> None:
+    """Whoever has a part of the tree delegated may make one; the kernel writes its name without quotes."""
+    assert {s.code.split(".")[0] for s in read_lines("kernel", [line.format(xid=XID)])} <= {"oom"}
+    assert [s.code for s in read_lines("kernel", [f"[  12.3] {XID}"])] == ["xid.79"]

@@ -171,17 +171,20 @@ class NvidiaSmi:
         self._path = environ.get("PATH")
         self._limit_s = limit_s
         self._process: subprocess.Popen[bytes] | None = None
+        self._over = False
 
     def __call__(self) -> str | None:
         """Its output; None if it is not there, failed, said too much or took too long. Never raises."""
         command = shutil.which("nvidia-smi", path=self._path)
-        if command is None or (self._process is not None and self._process.poll() is None):
+        if command is None or self._over or (self._process is not None and self._process.poll() is None):
             return None
         with suppress(OSError, ValueError), tempfile.TemporaryFile() as answer:
             process = subprocess.Popen(
                 [command, "-L"], stdin=subprocess.DEVNULL, stdout=answer, stderr=subprocess.DEVNULL
             )
             self._process = process
+            if self._over:  # said while it was being started
+                process.kill()
             if self._ended(process) != 0:
                 return None
             answer.seek(0)
@@ -190,7 +193,8 @@ class NvidiaSmi:
         return None
 
     def end(self) -> None:
-        """From any thread: nothing of it outlives the agent. Does not wait."""
+        """From any thread: nothing of it outlives the agent, and none is started any more. Does not wait."""
+        self._over = True
         process = self._process
         if process is not None:
             process.kill()

@@ -242,7 +242,7 @@ class Spy:
             return SpyAnswer(why=f"py-spy cannot be started ({error.strerror})")
         self._process = process
         try:
-            return self._answer(process)
+            return self._answer(process) if not self._over else SpyAnswer()  # said while it was being started
         finally:
             self._close(process)
 

@@ -23,6 +23,9 @@ KERNEL, JOB = "kernel", "job"
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_]|\([AB0])?")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _QUOTE = re.compile(r"(?<!\w)['\"]")  # that opens: not the one of `didn't`
+# The OOM killer's lines end in the names of cgroups, without quotes: whoever may make one may name it like an Xid.
+_NAMES_CGROUPS = re.compile(r"oom-kill:|Memory cgroup stats for |Tasks? in /")
+OOM = "oom."
 _PIECE = 1 << 20
 
 
@@ -130,6 +133,8 @@ class LogReader:
         if self._own_words and self._only_quoted(line.text):
             return []
         found = [sign for recogniser in recognisers for sign in self._asked(recogniser, line)]
+        if _NAMES_CGROUPS.match(line.text):
+            found = [sign for sign in found if sign.code.startswith(OOM)]
         return [given for sign in found for given in self._bursts.add(sign, at)]
 
     def _only_quoted(self, text: str) -> bool:
