@@ -9,10 +9,11 @@ from typing import Any
 
 from controller.decision.straggler_evidence import MOST_RANKS_OF_A_NODE, STEPS, Window, read_windows, write_windows
 from controller.ingest.changes import Changes
+from controller.ingest.ranges import INT32, whole
 
 METRIC = "compute_s"
 ROLE_CHARS = 64
-LONGEST_S = 1e9
+SHORTEST_S, LONGEST_S = 1e-6, 1e9  # a ratio of two of them is a number that every column holds
 
 
 def note(changes: Changes, rank: int, body: Mapping[str, Any]) -> None:
@@ -21,15 +22,20 @@ def note(changes: Changes, rank: int, body: Mapping[str, Any]) -> None:
         return
     points = zip(body["steps"], body["values"], strict=True)
     changes.work.setdefault(rank, []).extend(
-        (step, float(value)) for step, value in points if not isinstance(value, str) and 0.0 < value <= LONGEST_S
+        (step, float(value))
+        for step, value in points
+        if not isinstance(value, str) and SHORTEST_S <= value <= LONGEST_S
     )
 
 
 def note_role(changes: Changes, rank: Any, role: Any) -> None:
-    """A rank's role by its `run_facts`; what is no text says nothing."""
-    known = isinstance(rank, int) and not isinstance(rank, bool) and rank >= 0
-    if known and isinstance(role, str) and role.strip():
-        changes.roles[rank] = role.strip()[:ROLE_CHARS]
+    """A rank's role by its `run_facts`; what is no text says nothing. It is shown to people as part of a line."""
+    number = whole(rank, INT32)
+    if number is None or not isinstance(role, str):
+        return
+    shown = "".join(c if c.isprintable() else " " for c in role[: 4 * ROLE_CHARS]).strip()
+    if shown:
+        changes.roles[number] = shown[:ROLE_CHARS]
 
 
 def merged(text: str, changes: Changes) -> str:

@@ -8,9 +8,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from controller.decision.policy import Policy
-from controller.decision.straggler_evidence import MOST_RANKS_OF_A_NODE, STEPS, Window, read_windows
+from controller.decision.straggler_evidence import MOST_RANKS_OF_A_NODE, STEPS, Window, evidence, read_windows
 from controller.ingest.receive import receive
-from controller.models import AgentReport, TrainingJob
+from controller.models import AgentReport, Cluster, TrainingJob
 from controller.snapshot.facts import read_facts
 from tests.builders import T0, message, record
 from worker_hooks.protocol.messages import decode_message
@@ -81,3 +81,27 @@ def test_the_poll_hands_it_on_without_another_query(make_job: Maker) -> None:
         ((subject,), _) = read_facts(job.cluster, T0 + 3, Policy())
     assert len(after) == len(before)
     assert subject.attempt is not None and subject.attempt.work == (AgentReport.objects.get().work,)
+
+
+def test_the_slowest_and_the_fastest_that_can_be_told_give_a_ratio_that_is_a_number(make_job: Maker) -> None:
+    """An infinite one could not be written with the decision, and the run would never be decided about."""
+    job = make_job()
+    steps = list(range(STEPS))
+    told = [took(rank + 1, steps, [1e9 if rank == 0 else 1e-6] * STEPS, rank=rank) for rank in range(5)]
+    told += [took(6, steps, [1e-320] * STEPS, rank=5)]
+    send(job, T0 + 1, *told)
+    (facts,), _ = read_facts(Cluster.objects.get(), T0 + 2, Policy())
+    assert facts.attempt is not None
+    (slow,) = evidence(facts.run_id, facts.attempt)
+    assert (slow.rank, slow.attrs["slowdown"]) == (0, 1e15) and windows()[5].seconds == {}
+
+
+def test_a_role_is_shown_without_what_a_terminal_would_obey_and_ranks_are_those_of_columns(make_job: Maker) -> None:
+    job = make_job()
+    send(
+        job,
+        T0 + 1,
+        record(1, "run_facts", rank=1, role="a\x1b[31m\u202eb\nc"),
+        record(2, "run_facts", rank=1 << 40, role="x"),
+    )
+    assert {rank: window.role for rank, window in windows().items()} == {1: "a [31m b c"}
