@@ -67,6 +67,38 @@ def test_other_kinds_of_training_resume_to_the_bit(world: World, variant: dict[s
     assert curves(world.finish(2, **variant)) == curves(plain)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("sampler", ["resumable", "distributed"])
+def test_augmentation_resumes_to_the_bit_in_any_number_of_workers(world: World, sampler: str, workers: int) -> None:
+    """Python's, numpy's and torch's numbers; killed in the second epoch. The plain loop has no workers."""
+    options = {"sampler": sampler, "augment": "per_sample"}
+    plain = world.finish(2, plain=True, **options)
+    assert all(world.tiny(2, die={"rank": 1, "step": 13}, workers=workers, **options).wait())
+    run_dir = world.new_run_dir("second", 2)
+    resumed = world.finish(2, workers=workers, env={"RELUME_RUN_DIR": str(run_dir)}, **options)
+    assert curves(resumed) == curves(plain)
+    (record, *_) = [event for event in world.events(run_dir, 1) if event["kind"] == "verification"]
+    assert record["outcome"] == "PASS"
+
+
+@pytest.mark.parametrize(("workers", "outcome"), [(0, "PASS"), (2, "DEGRADED")])
+def test_augmentation_with_the_processs_numbers_is_exact_without_workers_only(
+    world: World, workers: int, outcome: str
+) -> None:
+    options = {"augment": "process", "workers": workers, "total": 14}
+    plain = world.finish(1, plain=True, **options)
+    assert all(world.tiny(1, die={"rank": 0, "step": 13}, **options).wait())
+    run_dir = world.new_run_dir("second", 1)
+    resumed = world.finish(1, env={"RELUME_RUN_DIR": str(run_dir)}, exact=not workers, **options)
+    (record, *_) = [event for event in world.events(run_dir, 0) if event["kind"] == "verification"]
+    assert record["outcome"] == outcome
+    degraded = [check["actual"] for check in record["checks"] if check["outcome"] == "DEGRADED"]
+    if workers:
+        assert len(degraded) == 1 and "wrap it in PerSampleRandom" in degraded[0]
+    else:
+        assert curves(resumed) == curves(plain) and not degraded
+
+
 def test_the_gpt_example_equals_its_plain_loop(world: World) -> None:
     size = ["--epochs", "1", "--samples", "96", "--batch", "2", "--width", "64", "--layers", "2", "--context", "64"]
     outs = {}

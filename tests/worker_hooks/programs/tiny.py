@@ -8,21 +8,24 @@ import errno
 import gc
 import json
 import os
+import random
 import signal
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from worker_hooks import Run
 from worker_hooks.training.data import ResumableSampler
+from worker_hooks.training.sample_random import PerSampleRandom, tell_epoch
 
 DEFAULTS: dict[str, Any] = {
     "plain": False,
@@ -36,6 +39,8 @@ DEFAULTS: dict[str, Any] = {
     "die": None,
     "swallow": False,
     "sampler": "resumable",
+    "augment": None,  # "process": with the process's random numbers; "per_sample": with each sample's own
+    "workers": 0,
     "wrap": "ddp",
     "accumulate": 1,
     "batch_norm": True,
@@ -69,6 +74,20 @@ class Net(nn.Module):
         return self.last(torch.relu(self.middle(x)))
 
 
+class Augmented(Dataset[Any]):
+    """What users' transforms do: numbers from the global generators of Python, numpy and torch."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = self.data[index]
+        return x * random.uniform(0.9, 1.1) + float(numpy.random.normal(0.0, 0.01)) + 0.01 * torch.rand(16), y
+
+
 class Average:
     """An EMA that is no module: its state is a dict of tensors."""
 
@@ -100,6 +119,8 @@ class Job:
         self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, T_max=30)
         self.average = Average(self.model) if options["wrap"] != "fsdp" else None
         torch.manual_seed(100 + self.rank)
+        numpy.random.seed(100 + self.rank)
+        random.seed(100 + self.rank)
         self._seen = 0
 
     def _wrap(self, net: nn.Module) -> nn.Module:
@@ -118,14 +139,19 @@ class Job:
         options = self.options
         generator = torch.Generator().manual_seed(11)
         count = options["samples"]
-        data = TensorDataset(
+        data: Any = TensorDataset(
             torch.randn(count, 16, generator=generator), torch.randint(0, 8, (count,), generator=generator)
         )
+        if options["augment"]:
+            data = Augmented(data)
+        if options["augment"] == "per_sample":
+            data = PerSampleRandom(data, seed=6)
+        more = {"drop_last": True, "num_workers": options["workers"]}
         if options["sampler"] == "resumable":
-            return DataLoader(data, options["batch"], sampler=ResumableSampler(data, seed=5), drop_last=True)
+            return DataLoader(data, options["batch"], sampler=ResumableSampler(data, seed=5), **more)
         if options["sampler"] == "distributed" and dist.is_initialized():
-            return DataLoader(data, options["batch"], sampler=DistributedSampler(data, seed=5), drop_last=True)
-        return DataLoader(data, options["batch"], shuffle=True, drop_last=True)
+            return DataLoader(data, options["batch"], sampler=DistributedSampler(data, seed=5), **more)
+        return DataLoader(data, options["batch"], shuffle=True, **more)
 
     def update(self, batch: Any) -> torch.Tensor | None:
         """None while gradients accumulate."""
@@ -169,9 +195,7 @@ def plain(options: dict[str, Any]) -> None:
     for epoch in range(options["epochs"]):
         if len(losses) == options["total"]:
             break
-        tell = getattr(job.loader.sampler, "set_epoch", None)
-        if tell:
-            tell(epoch)
+        tell_epoch(job.loader, epoch)
         for batch in job.loader:
             loss = job.update(batch)
             if loss is not None:
