@@ -99,4 +99,10 @@ def checkpoint_note(story: JobStory) -> str:
     gaps = sorted(b - a for a, b in pairwise(steps))
     every = f"every {formats.whole(gaps[len(gaps) // 2])} steps" if gaps else ""
     shown, total = len(story.checkpoints), story.checkpoints_total
-    return ", ".join(t for t in (every, f"{shown} of {formats.whole(total)}" if total > shown else "") if t)
+    waived = story.job.facts.get("waived")
+    parts = (
+        every,
+        f"{shown} of {formats.whole(total)}" if total > shown else "",
+        f"incomplete, waived by the user: {waived}" if waived else "",
+    )
+    return ", ".join(part for part in parts if part)

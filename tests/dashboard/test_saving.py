@@ -75,3 +75,12 @@ def test_a_job_that_has_ended_offers_nothing(sign_in: Callable[..., Client], sto
     assert "Save now" not in words(ada)
     assert ada.post(f"/jobs/{RUN}/save").status_code == 302
     assert TrainingJob.objects.get(run_id=RUN).save_asked_at is None
+
+
+def test_what_the_user_waived_stands_with_the_checkpoints(sign_in: Callable[..., Client], story: Story) -> None:
+    ada = sign_in("ada")
+    assert "waived" not in words(ada)
+    TrainingJob.objects.filter(run_id=RUN).update(facts={"waived": "<b>, scheduler"})
+    assert "incomplete, waived by the user: <b>, scheduler" in words(ada)
+    TrainingJob.objects.filter(run_id=RUN).update(facts={"waived": ""})
+    assert "waived" not in words(ada)

@@ -319,7 +319,19 @@ def test_the_controller_is_told_what_was_waived(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("RELUME_RUN_DIR", str(folder))
     train(tmp_path, waive=["scheduler"])
     records = world.events(folder, 0)
-    assert [r["waived"] for r in records if r["kind"] == "run_facts" and "waived" in r] == ["scheduler"]
+    assert [record["waived"] for record in records if record["kind"] == "run_facts"] == ["scheduler"]
+
+
+def test_what_is_waived_at_the_first_save_is_told_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: World
+) -> None:
+    folder = world.new_run_dir("run-dir", 1)
+    monkeypatch.setenv("RELUME_RUN_DIR", str(folder))
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.ones(1))
+    train(tmp_path, scheduled=False, waive=["scaler", "scheduler"])
+    records = world.events(folder, 0)
+    assert [record["waived"] for record in records if record["kind"] == "run_facts"] == ["", "scaler"]
 
 
 def test_the_codes_are_in_the_documentation() -> None:

@@ -154,6 +154,7 @@ class Attempt:
             global_batch=None,
             max_step_before=resumption.max_step_before,
             role=self._options.role,
+            waived=", ".join(self._lint.waived),
         )
 
     @property

@@ -44,7 +44,7 @@ class Lint:
         """Before anything is loaded. Collective. Raises CheckpointError on every rank if any found something."""
         self._restored = self._names()
         found = [*lint_state.look(self._tracked), *lint_alive.early_iterators(self._tracked)]
-        self._judge(self._coordinator.gather([finding.plain() for finding in found]))
+        self.waived = self._judge(self._coordinator.gather([finding.plain() for finding in found]))
 
     def at_first_save(self, positions: Mapping[str, Mapping[str, Any]]) -> None:
         """Before the first save of the attempt; later calls do nothing. `positions`: of each tracked loader. Collective
@@ -65,7 +65,10 @@ class Lint:
         values = {} if blocked else lint_ranks.samples(self._tracked, self._coordinator.world_size)
         gathered = self._coordinator.gather({"found": [finding.plain() for finding in found], "values": values})
         differing = [finding.plain() for finding in lint_ranks.compare([said["values"] for said in gathered])]
-        self._judge([said["found"] + differing for said in gathered])
+        waived = self._judge([said["found"] + differing for said in gathered])
+        if waived != self.waived and self._coordinator.rank == 0:
+            self._telemetry.record("run_facts", rank=0, waived=", ".join(waived))
+        self.waived = waived
 
     def _late(self) -> list[Finding]:
         late = sorted(self._names() - (self._restored or frozenset()))
@@ -76,8 +79,8 @@ class Lint:
         tracked = self._tracked
         return frozenset([*tracked.models, *tracked.optimizers, *tracked.loaders, *tracked.others])
 
-    def _judge(self, by_rank: list[list[list[str]]]) -> None:
-        """What any rank found, judged the same way on each."""
+    def _judge(self, by_rank: list[list[list[str]]]) -> tuple[str, ...]:
+        """What any rank found, judged the same way on each; returns the codes waived up to now."""
         ranks: dict[Finding, list[int]] = {}
         for rank, said in enumerate(by_rank):
             for item in said:
@@ -87,10 +90,7 @@ class Lint:
         if refused:
             raise CheckpointError(self._refusal(refused))
         self._tell(ranks)
-        waived = tuple(sorted({finding.code for finding in missing} | set(self.waived)))
-        if waived != self.waived and self._coordinator.rank == 0:
-            self._telemetry.record("run_facts", rank=0, waived=", ".join(waived))
-        self.waived = waived
+        return tuple(sorted({finding.code for finding in missing} | set(self.waived)))
 
     def _accepts(self, code: str) -> bool:
         return code not in UNWAIVABLE and (code in self._waive or not self._strict)
