@@ -58,8 +58,13 @@ def loss_row(run_id: str, attempt: AttemptFact) -> Evidence | None:
         return None
     raw = f"rank 0: the loss has been no number since step {state.bad_since}, {state.bad_steps} times in a row"
     attrs: dict[str, Scalar] = {"step": state.bad_since, "name": "loss"}
-    what = f"not_finite:g{attempt.generation}:{state.bad_since}"
-    return replace(_piece(run_id, "loss.not_finite", what, raw, attrs, "process", 0), count=state.bad_steps)
+    row = _piece(run_id, "loss.not_finite", "", raw, attrs, "process", 0)
+    return replace(row, id=f"{rows_of(attempt)}{state.bad_since}", count=state.bad_steps)
+
+
+def rows_of(attempt: AttemptFact) -> str:
+    """How the ids of its `loss_row`s begin."""
+    return f"progress:not_finite:g{attempt.generation}:"
 
 
 def _first(run_id: str, attempt: AttemptFact, place: NotFinite) -> Evidence:

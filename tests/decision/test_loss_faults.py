@@ -16,6 +16,7 @@ from controller.decision.facts import PastFault, Spent, SubjectFacts
 from controller.decision.findings import GPU_HARDWARE, NODE_LOST, NOT_FINITE, PROCESS_DIED, Finding
 from controller.decision.incident import GOES_ON, INCIDENT
 from controller.decision.live_case import case_of
+from controller.decision.loss_faults import AGAIN_S
 from controller.decision.losses import LossState, NotFinite, Spike, fold
 from controller.decision.policy import Loss
 from controller.decision.propose import Proposal, propose
@@ -112,8 +113,24 @@ def test_what_a_person_has_answered_is_not_asked_again() -> None:
     answered = PastFault(1, NOT_FINITE, "resolved", detected_at=NOW - 60, until=NOW - 9, rests_on=(row,))
     assert look(run(last_fault=answered)).empty
     back_and_gone = fold(LOST, [(101, 2.0)] + [(step, NAN) for step in range(102, 130)])
-    assert cause_of(run(back_and_gone, last_fault=answered)) == NOT_FINITE, "numbers came back between"
+    long_ago = replace(answered, until=NOW - AGAIN_S)
+    assert cause_of(run(back_and_gone, last_fault=long_ago)) == NOT_FINITE, "numbers came back between"
+    assert cause_of(run(last_fault=long_ago)) is None, "the same row"
     assert cause_of(run(last_fault=answered, attempt=attempt(loss=LOST, generation=2))) == NOT_FINITE
+
+
+def test_a_loss_that_comes_and_goes_does_not_ask_at_each_turn() -> None:
+    """21 values that are none, a number, 21 that are none, ...: each number closes what was asked."""
+    loss, answered, asked = LossState(), None, 0
+    for turn in range(40):
+        start = 100 * turn
+        loss = fold(loss, [(start, 2.0), *((start + n, NAN) for n in range(1, 22))])
+        if cause_of(run(loss, last_fault=answered)) == NOT_FINITE:
+            asked += 1
+            answered = PastFault(
+                asked, NOT_FINITE, "resolved", until=NOW, rests_on=(f"progress:not_finite:g1:{start + 1}",)
+            )
+    assert asked == 1
 
 
 @settings(max_examples=200, deadline=None)

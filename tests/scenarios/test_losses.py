@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from controller import commands
+from controller.clock import aware
+from controller.decision.loss_faults import AGAIN_S
 from controller.decision.policy import Stall
 from controller.ingest.changes import Changes
 from controller.ingest.losses import merged
@@ -62,12 +64,15 @@ def test_it_asks_once_and_the_run_goes_on(world: World) -> None:
     assert NodeHold.objects.count() == Exclusion.objects.count() == 0
 
 
-def test_it_is_resolved_when_numbers_return_and_asks_anew_when_they_go_again(world: World) -> None:
+def test_it_is_resolved_when_numbers_return_and_asks_anew_an_hour_later_when_they_go_again(world: World) -> None:
     incident = lost_its_loss(world)
     train(world, 2.0)
     incident.refresh_from_db()
     assert incident.state == "resolved" and goes_on(world)
     train(world, *[NAN] * 25)
+    assert Incident.objects.count() == 1, "a loss that comes and goes does not ask at each turn"
+    Incident.objects.update(ended_at=aware(world.now - AGAIN_S))
+    world.run(2)
     assert Incident.objects.count() == 2 and goes_on(world)
 
 
