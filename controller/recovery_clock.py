@@ -182,13 +182,13 @@ def _verification(recovery: Recovery) -> None:
     if "FAIL" in found:
         recovery.verification = "FAIL"
     elif recovery.incident.state == "resolved":
-        recovery.verification = "DEGRADED" if "DEGRADED" in found else "PASS"
+        recovery.verification = next((word for word in ("RESHARDED", "DEGRADED") if word in found), "PASS")
 
 
 def _lines(checks: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """[{"name", "stage", "outcome", "ranks", "agree", "expected", "actual"}]; expected and actual of the worst rank."""
     lines: dict[tuple[str, str], dict[str, Any]] = {}
-    worse = ("PASS", "DEGRADED", "FAIL")
+    worse = ("PASS", "DEGRADED", "RESHARDED", "FAIL")
     for rank in sorted(checks, key=lambda text: (len(text), text)):
         for stage, result in checks[rank].items():
             for check in result["checks"]:

@@ -83,6 +83,7 @@ ACTION = {
 CHECK = {
     "PASS": Word("agrees", "ok", "ok"),
     "DEGRADED": Word("agrees within limits", "warn", "warn"),
+    "RESHARDED": Word("on another number of ranks", "warn", "warn"),
     "FAIL": Word("differs", "bad", "bad"),
 }
 
@@ -92,6 +93,9 @@ CHECK_NAMES = {
     "optimizer": "Optimizer",
     "learning_rate": "Learning rate",
     "data_position": "Data position",
+    "data_ledger": "Samples seen once",
+    "sample_random": "Augmentation",
+    "global_batch": "Global batch",
     "random_state": "Random state",
     "layout": "Layout",
     "loss": "Loss",

@@ -7,14 +7,25 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-ORDER = ("step", "parameters", "optimizer", "learning_rate", "data_position", "random_state", "layout", "loss")
+ORDER = (
+    "step",
+    "parameters",
+    "optimizer",
+    "learning_rate",
+    "data_position",
+    "data_ledger",
+    "sample_random",
+    "random_state",
+    "layout",
+    "loss",
+)
 STAGES = ("before_first_step", "replay")
-_WORST = {"PASS": 0, "DEGRADED": 1, "FAIL": 2}
+_WORST = {"PASS": 0, "DEGRADED": 1, "RESHARDED": 2, "FAIL": 3}
 
 
 @dataclass(frozen=True)
 class CheckLine:
-    """`outcome`: PASS, DEGRADED or FAIL. `expected` and `actual` are of the worst rank, or shared by all."""
+    """`outcome`: PASS, DEGRADED, RESHARDED or FAIL. `expected` and `actual` are of the worst rank, or shared by all."""
 
     name: str
     outcome: str
@@ -28,7 +39,8 @@ class CheckLine:
 
 @dataclass(frozen=True)
 class Verification:
-    """`outcome`: PASS, DEGRADED, FAIL, or empty while it is not known. `waiting`: ranks without a word on a stage."""
+    """`outcome`: PASS, DEGRADED, RESHARDED, FAIL, or empty while it is not known. `waiting`: ranks without a word on a
+    stage."""
 
     outcome: str
     lines: tuple[CheckLine, ...]

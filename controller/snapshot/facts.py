@@ -29,7 +29,7 @@ PROBES_KEPT_S = 15.0
 MARKS_KEPT_S = 3600.0
 WITNESS_HEARD_S = 2.0
 CONTROL_CANDIDATES = 50
-PASSED = ("PASS", "DEGRADED")
+PASSED = ("PASS", "DEGRADED", "RESHARDED")
 EXIT_KEYS = ("rank", "node", "exit_code", "signal", "at", "torn_down", "meaning")
 
 

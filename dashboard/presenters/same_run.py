@@ -9,6 +9,8 @@ from controller.queries.verification import CheckLine, Verification, fold, from_
 from dashboard import formats, words
 from dashboard.words import Word
 
+PASSED = ("PASS", "DEGRADED", "RESHARDED")
+
 
 @dataclass(frozen=True)
 class VerifyLine:
@@ -49,7 +51,9 @@ def _answer(recovery: Recovery | None, found: Verification | None, awaited: bool
     agree = f"{found.agreeing} of {len(found.lines)} agree"
     if found.outcome == "FAIL":
         return Word("", "bad", "bad"), f"No, {len(found.lines) - found.agreeing} of {len(found.lines)} differ"
-    stamped = recovery is not None and (recovery.verification in ("PASS", "DEGRADED") or "verified" in recovery.stamps)
+    stamped = recovery is not None and (recovery.verification in PASSED or "verified" in recovery.stamps)
+    if stamped and found.outcome == "RESHARDED":
+        return Word("", "warn", "warn"), f"Yes, on another number of ranks; {agree}"
     if stamped and found.outcome == "DEGRADED":
         return Word("", "warn", "warn"), f"Yes, within limits; {agree}"
     if stamped:

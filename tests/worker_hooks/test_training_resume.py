@@ -223,22 +223,31 @@ def test_a_checkpoint_at_an_epochs_end_does_the_remaining_epochs(world: World) -
     assert [end["losses"] for end in ends] == [end["losses"] for end in plain]
 
 
-def test_another_number_of_ranks_is_refused_unless_asked_for(killed: World) -> None:
-    """R19: the global batch would silently be another one."""
+def test_another_number_of_ranks_is_refused_unless_a_policy_says_what_becomes_of_the_batch(killed: World) -> None:
+    """R19: the global batch would silently be another one. Refused before anything is loaded, and nothing set aside."""
     started = killed.tiny(1)
-    assert started.wait() == [77]
-    assert "layout" in started.text()
+    assert started.wait() == [1]
+    text = started.text()
+    assert "saved with 2 ranks x micro batch 4 x accumulation 1 = global batch 8; now 1 rank x micro batch 4" in text
+    assert "Global batch 8 is 2 accumulated batches of 1 rank x micro batch 4" in text
+    assert not list(killed.run.glob("*/quarantine.json"))
     run_dir = killed.new_run_dir("third", 1)
-    ends = killed.finish(1, elastic=True, batch=8, env={"RELUME_RUN_DIR": str(run_dir)})
+    ends = killed.finish(1, elastic="keep_global_batch", batch=8, env={"RELUME_RUN_DIR": str(run_dir)})
     assert ends[0]["steps"] == 18
-    checks = next(event for event in killed.events(run_dir, 0) if event["kind"] == "verification")["checks"]
-    assert {check["name"] for check in checks if check["outcome"] == "DEGRADED"} == {"data_position", "layout"}
+    record = next(event for event in killed.events(run_dir, 0) if event["kind"] == "verification")
+    outcomes = {check["name"]: check["outcome"] for check in record["checks"]}
+    assert record["outcome"] == outcomes["layout"] == "RESHARDED"
+    assert (outcomes["parameters"], outcomes["optimizer"], outcomes["learning_rate"]) == ("PASS", "PASS", "PASS")
+    assert {name for name, outcome in outcomes.items() if outcome == "DEGRADED"} == {"data_position", "random_state"}
 
 
 def test_a_global_batch_that_cannot_be_kept_is_said(killed: World) -> None:
     """R19: 64 samples were consumed, 8 at a time; 12 at a time go on at the 65th, and the verification names both."""
+    started = killed.tiny(1, elastic="keep_global_batch", batch=3)
+    assert started.wait() == [1]
+    assert "Global batch 8 cannot be kept with 1 rank x micro batch 3: 6 or 9" in started.text()
     run_dir = killed.new_run_dir("third", 1)
-    killed.finish(1, elastic=True, batch=12, env={"RELUME_RUN_DIR": str(run_dir)})
+    killed.finish(1, elastic="keep_lr", batch=12, env={"RELUME_RUN_DIR": str(run_dir)})
     checks = next(event for event in killed.events(run_dir, 0) if event["kind"] == "verification")["checks"]
     (batch,) = [check for check in checks if check["name"] == "global_batch"]
     assert (batch["outcome"], batch["expected"], batch["actual"]) == ("DEGRADED", 8, 12)

@@ -10,11 +10,23 @@ from typing import Any
 from worker_hooks.protocol.messages import PROBE_OUTCOMES, MessageError, Reader, Record, decode_number
 
 MAX_POINTS = 4096
-OUTCOMES = ("PASS", "DEGRADED", "FAIL")
+# Another number of ranks than at the save is no defect, and no bit claim either: RESHARDED.
+OUTCOMES = ("PASS", "DEGRADED", "RESHARDED", "FAIL")
 MAX_ATTRS = 32
 ATTR_NAME_CHARS = 64
 ATTR_CHARS = 2048
-CHECKS = ("step", "parameters", "optimizer", "learning_rate", "data_position", "random_state", "layout", "loss")
+CHECKS = (
+    "step",
+    "parameters",
+    "optimizer",
+    "learning_rate",
+    "data_position",
+    "data_ledger",
+    "sample_random",
+    "random_state",
+    "layout",
+    "loss",
+)
 EVENTS = (
     "agent_started",
     "generation_minted",

@@ -2,7 +2,7 @@
 
 import socket
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from worker_hooks.protocol.messages import PHASES
 from worker_hooks.training import retention
 from worker_hooks.training.comms import Coordinator
 from worker_hooks.training.digests import value_digest
+from worker_hooks.training.elastic import checked
 from worker_hooks.training.errors import CheckpointError, Superseded
 from worker_hooks.training.feed import Feed
 from worker_hooks.training.lint import Lint
@@ -42,7 +43,8 @@ class Options:
     keep: int = 3
     total_steps: int | None = None
     exact: bool | None = None
-    elastic: bool = False
+    elastic: str | None = None
+    accumulation: int = 1
     fresh_start: bool = False
     role: str | None = None
     config: Any = None
@@ -64,6 +66,9 @@ class Attempt:
         self.generation = self._settings.generation or self._mint()
         self.completed = 0
         self.epoch = 0
+        self.accumulation = options.accumulation
+        self._delivered = 0
+        self._updates: Counter[int] = Counter()
         self._telemetry = Telemetry(self._settings, self.rank, self.generation)
         identity = Identity(self._settings.run, self.generation, self.rank, self._coordinator.world_size)
         config = None if options.config is None else value_digest(options.config, "sha256")
@@ -125,7 +130,7 @@ class Attempt:
         if self._resumption is not None:
             raise CheckpointError("run.restore() was called twice")
         self._feeds = {name: Feed(loader, self._sabotage) for name, loader in self._tracked.loaders.items()}
-        demands = Demands(self._exact, self._options.elastic, self._options.fresh_start)
+        demands = Demands(self._exact, checked(self._options.elastic), self._options.fresh_start)
         resumption = Resumption(self._saver.identity, self._coordinator, self._telemetry, self._sabotage, demands)
         self._resumption = resumption
         self._lint.at_restore()
@@ -133,6 +138,7 @@ class Attempt:
             retention.empty_trash(self.folder)
         resumption.begin(self._tracked, self._feeds, self._saver.set_aside)
         self.completed, self.epoch = resumption.step, resumption.epoch
+        self.accumulation = resumption.accumulation(self._options.accumulation)
         if resumption.source is not None:
             self._saver.start_from(resumption.source.folder.name, self.completed)
             if self.rank == 0:
@@ -178,6 +184,14 @@ class Attempt:
         self.epoch = epoch
         for feed in self._feeds.values():
             feed.set_epoch(epoch)
+        self._tell_samples()
+
+    def _tell_samples(self) -> None:
+        """What the ledger of the first loader counts, so far, for the job's page; only `discarded` differs by rank."""
+        feed = next(iter(self._feeds.values()), None)
+        if feed is not None and self.rank == 0:
+            totals = {f"data_{kind}": count for kind, count in feed.ledger.totals.items()}
+            self._telemetry.record("run_facts", rank=0, data_unit=feed.ledger.unit, **totals)
 
     def feed(self, loader: Any) -> Feed | None:
         if self._tracked and self._resumption is None:
@@ -201,6 +215,8 @@ class Attempt:
         if self._first and self._resumption is None:
             self._telemetry.phase("training")  # nothing was restored, so nobody has said so yet
         self.completed += 1
+        self._updates[self._delivered or self.accumulation] += 1
+        self._delivered = 0
         step = self.completed
         self._telemetry.step(step)
         if self._first:
@@ -211,6 +227,11 @@ class Attempt:
         self._pending.put(step, {"loss": loss, "lr": self._learning_rate(), **metrics})
         for point in self._pending.take(before=step):
             self._arrived(point)
+
+    def delivered(self, feed: Feed) -> None:
+        """The training loop has a batch: how many make an update is part of what the run is."""
+        feed.delivered()
+        self._delivered += 1
 
     def boundary(self) -> None:
         """Between an update and the next batch: save what is due."""
@@ -273,6 +294,8 @@ class Attempt:
         self._telemetry.phase("saving")
         positions = {name: feed.position() for name, feed in self._feeds.items()}
         data = {**next(iter(positions.values()), {}), "epoch": self.epoch, "loaders": positions}
+        data["accumulation"] = next(iter(self._updates.most_common(1)), (self.accumulation,))[0]
+        data["accumulation_asked"] = self._options.accumulation
         self._lint.at_first_save(positions)
         self._saver.waived = self._lint.waived
         if self._saver.save(self.completed, self._tracked, data, list(self._recent)):
@@ -296,6 +319,7 @@ class Attempt:
             self._save(must=True)
         self._saver.finish()
         self._saver.close()
+        self._tell_samples()
         self._telemetry.event("stopped" if self._stopping else "finished", **self._ending())
         self._telemetry.phase("finished")
         self._telemetry.close()

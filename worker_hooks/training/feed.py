@@ -60,7 +60,7 @@ class Feed:
             "num_workers": getattr(self.loader, "num_workers", None),
             **self._where(self._next_ids_digest()),
             "over": self._over,
-            "global_batch": self._global_batch,
+            "global_batch": self.global_batch,
             "prefetched": self._prefetched(),
             "generators": loader_kinds.capture_generators(self.loader),
             "ledger": self.ledger.record(),
@@ -142,8 +142,8 @@ class Feed:
         """For the verification: (name, outcome, expected, actual) of the samples and of their random numbers."""
         told = [*alarms(self._found), *(entry.text(self.ledger.unit) for entry in self._found), self.ledger.text()]
         found: list[Check] = [("data_ledger", "PASS" if is_sound(self._found) else "DEGRADED", None, "; ".join(told))]
-        if self._batch_before not in (None, self._global_batch):
-            found.append(("global_batch", "DEGRADED", self._batch_before, self._global_batch))
+        if self._batch_before not in (None, self.global_batch):
+            found.append(("global_batch", "DEGRADED", self._batch_before, self.global_batch))
         doubt = sample_random.doubt(self.loader)
         return [*found, *([("sample_random", "DEGRADED", None, doubt)] if doubt else [])]
 
@@ -225,7 +225,7 @@ class Feed:
         return self._base + min(since, self._order.rest(self._base)) * self._ranks
 
     @property
-    def _global_batch(self) -> int | None:
+    def global_batch(self) -> int | None:
         """Samples in one batch of all ranks, without accumulation; None where ranks may not see different samples."""
         return loader_kinds.batch_size(self.loader) * self._ranks if self._order is not None else None
 

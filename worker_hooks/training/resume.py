@@ -24,6 +24,8 @@ from worker_hooks.training.share_reader import SharesReader, load_from
 from worker_hooks.training.soundness import problem
 from worker_hooks.training.tracked import Tracked
 
+FAILED_VERIFICATION = "failed verification"
+
 
 @dataclass(frozen=True)
 class Source:
@@ -67,6 +69,24 @@ def choose(
             return _source(folder, coordinator.rank)
         if coordinator.rank == 0:
             set_aside(folder, "; ".join(filter(None, found)))
+
+
+def may_walk_back(run: Path, folder: str, generation: int) -> bool:
+    """Whether a checkpoint whose resume failed is worth setting aside: there is one before it, and the attempt right
+    before this one did not fail in the same way."""
+    try:
+        others = [name for name in generations.accepted_folders(run) if name != folder]
+        return bool(others) and not any(_failed_in(note, generation - 1) for note in run.glob(f"step-*/{QUARANTINE}"))
+    except (OSError, MessageError):
+        return False
+
+
+def _failed_in(note: Path, generation: int) -> bool:
+    try:
+        said = json.loads(note.read_bytes())
+        return bool(said["generation"] == generation and said["reason"].startswith(FAILED_VERIFICATION))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False
 
 
 def pointer_problem(run: Path, chosen: str) -> str | None:

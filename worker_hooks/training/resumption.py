@@ -1,6 +1,7 @@
 """From a checkpoint to the first step: choose, load, warm up, restore the random state, verify. In that order."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,11 @@ from typing import Any
 import torch
 
 from worker_hooks.protocol.losses import read_losses
-from worker_hooks.training import ddp, random_state, resume, verify
+from worker_hooks.training import ddp, elastic, random_state, resume, verify
 from worker_hooks.training.comms import Coordinator
+from worker_hooks.training.errors import VerificationFailed
 from worker_hooks.training.feed import Feed
+from worker_hooks.training.replay import Replay, demand_replay
 from worker_hooks.training.resume import Source
 from worker_hooks.training.sabotage import Sabotage
 from worker_hooks.training.save import Identity
@@ -23,7 +26,7 @@ class Demands:
     """What the run asks of a resume: equality to the bit, the same number of ranks, no beginning at step 0 again."""
 
     exact: bool
-    elastic: bool
+    elastic: str | None
     fresh_start: bool = False
 
 
@@ -34,7 +37,8 @@ class Resumption:
         self, identity: Identity, coordinator: Coordinator, telemetry: Telemetry, sabotage: Sabotage, demands: Demands
     ) -> None:
         self.source: Source | None = None
-        self.replay = verify.Replay({}, exact=True)
+        self.replay = Replay({}, 0, exact=True)
+        self.elastic: elastic.Plan | None = None
         self.max_step_before = 0
         self.ready = False
         self._identity = identity
@@ -42,6 +46,8 @@ class Resumption:
         self._telemetry = telemetry
         self._sabotage = sabotage
         self._demands = demands
+        self._suspects: list[str] = []
+        self._set_aside: Callable[[Any, str], None] = lambda folder, reason: None
 
     @property
     def step(self) -> int:
@@ -51,9 +57,18 @@ class Resumption:
     def epoch(self) -> int:
         return int(self.source.own.data["epoch"]) if self.source else 0
 
+    def accumulation(self, asked: int) -> int:
+        """Batches per update: what the policy found, or an earlier attempt's, unless the script asks for another."""
+        if self.elastic is not None:
+            return self.elastic.accumulation
+        if self.source is None or self.source.first.data.get("accumulation_asked") != asked:
+            return asked
+        return int(self.source.first.data["accumulation"])
+
     def begin(self, tracked: Tracked, feeds: dict[str, Feed], set_aside: Callable[[Any, str], None]) -> None:
         """Choose and load. What must come last waits for `complete`. Collective."""
         self._telemetry.phase("loading")
+        self._set_aside = set_aside
         run = self._identity.run
         self.source = resume.choose(run, self._coordinator, set_aside, fresh_start=self._demands.fresh_start)
         if self._identity.rank == 0:
@@ -66,6 +81,7 @@ class Resumption:
             self._telemetry.start_step(0)
             self._telemetry.phase("training")
             return
+        self._plan_batches(self.source, feeds)
         self._load(self.source, tracked, feeds)
         self._telemetry.start_step(self.step)
         self._telemetry.event("loaded", step=self.step, folder=self.source.folder.name)
@@ -87,26 +103,25 @@ class Resumption:
             *verify.state_checks(source, tracked, step=self.step, world_size=self._identity.world_size),
             self._position_check(source, opened, feed),
             *(verify.Check(*found) for found in (feed.checks() if feed is not None else ())),
-            verify.random_check(source, digests),
-            verify.layout_check(
-                source,
-                tracked,
-                self._identity.world_size,
-                elastic=self._demands.elastic,
-                exact=self._demands.exact,
-            ),
+            verify.random_check(source, digests, self._identity.world_size),
+            verify.layout_check(source, tracked, self._identity.world_size, exact=self._demands.exact),
         ]
         self.report("before_first_step", self.step, checks)
-        verify.demand(checks, self._coordinator, self.step)
+        self._suspects = self._not_equal(tracked, checks)
+        with self._walking_back(source):
+            verify.demand(checks, self._coordinator, self.step)
+        if self.elastic is not None:
+            elastic.scale(tracked.optimizers.values(), tracked.others.values(), self.elastic.lr_factor)
         self.ready = True
         self._telemetry.phase("training")
 
     def replayed(self, step: int, loss: float) -> None:
         """Compare a step that was done before; raises VerificationFailed."""
-        check = self.replay.check(step, loss)
+        check = self.replay.check(step, loss, self._suspects)
         if check is not None:
             self.report("replay", step, [check])
-            verify.demand_replay(check, step, self._identity.rank)
+            with self._walking_back(self.source):
+                demand_replay(check, step, self._identity.rank)
 
     def report(self, stage: str, step: int, checks: list[verify.Check]) -> None:
         self._telemetry.record(
@@ -117,6 +132,42 @@ class Resumption:
             outcome=verify.worst(checks),
             checks=[check.record() for check in checks],
         )
+
+    def _plan_batches(self, source: Source, feeds: dict[str, Feed]) -> None:
+        """What another number of ranks makes of the global batch. Before anything is loaded: it may be refused."""
+        ranks = self._identity.world_size
+        if source.manifest.world_size == ranks:
+            return
+        accumulation = int(source.first.data.get("accumulation") or 1)
+        name = next(iter(feeds), None)
+        saved = source.first.data["loaders"].get(name, {})
+        before = saved.get("global_batch")
+        micro = None if before is None else before // source.manifest.world_size
+        together = feeds[name].global_batch if name is not None else None
+        self.elastic = elastic.plan(
+            self._demands.elastic,
+            elastic.Batch(source.manifest.world_size, micro, accumulation),
+            elastic.Batch(ranks, None if together is None else together // ranks, 1),
+        )
+
+    @contextmanager
+    def _walking_back(self, source: Source | None) -> Iterator[None]:
+        """A checkpoint whose resume fails is set aside once: the next attempt takes the one before. If that fails as
+        well, nothing more is given up and a person is asked."""
+        try:
+            yield
+        except VerificationFailed as error:
+            me = self._identity
+            if source is not None and resume.may_walk_back(me.run, source.folder.name, me.generation):
+                self._set_aside(source.folder, f"{resume.FAILED_VERIFICATION} ({', '.join(error.parts)}): {error}")
+            raise
+
+    @staticmethod
+    def _not_equal(tracked: Tracked, checks: list[verify.Check]) -> list[str]:
+        """What would explain a loss that is not as it was: parts not shown to be equal, and parts nobody tracks."""
+        found = [check.name for check in checks if check.outcome != verify.PASS]
+        kinds = {name.partition(".")[0] for name in (*tracked.others, *tracked.loaders)}
+        return found + [f"{kind} (not tracked)" for kind in ("scaler", "scheduler", "loader") if kind not in kinds]
 
     def _tell_storage(self, run: Path) -> None:
         """What a person should know about the folder: a hint that misleads, progress that is given up."""
@@ -148,7 +199,8 @@ class Resumption:
                 self._telemetry.loss(step, float.fromhex(loss))
         beyond = {step: loss for step, loss in known.items() if step > self.step}
         self.max_step_before = max([self.step, *beyond])
-        self.replay = verify.Replay(beyond if self._same_ranks(source) else {}, exact=self._demands.exact)
+        same = self._same_ranks(source)
+        self.replay = Replay(known, self.step, exact=self._demands.exact, comparable=same)
 
     def _same_ranks(self, source: Source) -> bool:
         """On another number of ranks each one sees other samples: its own losses and positions do not carry over."""

@@ -21,12 +21,14 @@ class Run:
 
     Options: `root` and `run_id` (default: the environment, else ./relume-checkpoints), `checkpoint_every` updates (0:
     only at the end; "auto": as often as the controller works out), `keep` committed checkpoints, `total_steps` (batches
-    end there), `exact` (replayed losses must be equal to the bit; default on CPU), `elastic` (allow another number of
-    ranks), `role` (what this rank does, such as `stage 0`: its `compute_s` is compared with ranks of that role only),
-    `config` (JSON, its digest is stored), `host_memory` (the most bytes that a rank stages at a time; a larger share is
-    written in pieces while training waits), `asynchronous` (False: training waits until what it saved is written),
-    `strict` (a state that is not complete ends the run) and `waive` (codes of what may be missing, such as
-    `["scheduler"]`: docs/checkpoints.md). Objects given by name are tracked, and `with` then restores them.
+    end there), `exact` (replayed losses must be equal to the bit; default on CPU), `elastic` (what another number of
+    ranks means for the batch and the learning rate: "keep_global_batch", "scale_lr:linear", "scale_lr:sqrt" or
+    "keep_lr"; without it such a resume is refused), `accumulation` (batches per update; ask `run.accumulation`), `role`
+    (what this rank does, such as `stage 0`: its `compute_s` is compared with ranks of that role only), `config` (JSON,
+    its digest is stored), `host_memory` (the most bytes that a rank stages at a time; a larger share is written in
+    pieces while training waits), `asynchronous` (False: training waits until what it saved is written), `strict` (a
+    state that is not complete ends the run) and `waive` (codes of what may be missing, such as `["scheduler"]`:
+    docs/checkpoints.md). Objects given by name are tracked, and `with` then restores them.
 
     A run whose checkpoints are all bad does not begin again at step 0 by itself: that is a RestartedFromScratch error,
     unless `fresh_start=True` allows it.
@@ -72,6 +74,11 @@ class Run:
     def completed(self) -> int:
         """Updates done since the very first attempt."""
         return self._attempt.completed
+
+    @property
+    def accumulation(self) -> int:
+        """Batches of this rank that make one update: the option's, unless `elastic` found another number."""
+        return self._attempt.accumulation
 
     @property
     def generation(self) -> int:
@@ -141,7 +148,7 @@ class Run:
         self._in_batches = True
         try:
             for batch in iterator:
-                feed.delivered()
+                self._attempt.delivered(feed)
                 yield batch
                 self._attempt.boundary()
                 if self._attempt.over:

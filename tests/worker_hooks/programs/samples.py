@@ -68,5 +68,5 @@ if __name__ == "__main__":
         root=chosen["root"],
         checkpoint_every=chosen["every"],
         total_steps=chosen["total"],
-        elastic=True,
+        elastic="keep_lr",
     )
