@@ -73,3 +73,14 @@ def test_every_sample_of_the_epoch_exactly_once_on_4_then_2_then_3_ranks(
 def ledger_left_out(ledger: dict[str, Any]) -> int:
     """The last checkpoint is taken before the loader says that it has no more, so its ledger may not name it yet."""
     return sum(entry["count"] for entry in ledger["entries"] if entry["kind"] == "left_out")
+
+
+def test_what_an_epoch_left_out_is_told(world: World) -> None:
+    """81 samples by 2 ranks, 4 at a time each: one is left over in each epoch; only the first ends."""
+    run_dir = world.new_run_dir("only", 2)
+    world.finish(2, samples=81, total=12, env={"RELUME_RUN_DIR": str(run_dir)})
+    told = [event for event in world.events(run_dir, 0) if event["kind"] == "run_facts" and "data_unit" in event]
+    assert [event["data_left_out"] for event in told] == [0, 1, 1], "at the start of each epoch, and at the end"
+    assert {(event["data_unit"], event["data_repeated"], event["data_skipped"]) for event in told} == {
+        ("samples", 0, 0)
+    }
