@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from controller.decision import advice, budget, refine, relaunch
+from controller.decision import advice, budget, refine, relaunch, walk_back
 from controller.decision import findings as f
 from controller.decision.assessment import Assessment
 from controller.decision.facts import SubjectFacts
@@ -86,7 +86,8 @@ RULES: dict[str, Rule] = {
         stop="the job goes on and nothing was done. Stop it, or go back to a checkpoint from before; if it happens "
         "again at the same place on other nodes, it is the program or its data",
     ),
-    f.VERIFICATION_FAILED: Rule("The resumed run is not the same run", 1.0, ASK, "none"),
+    # Once more from the checkpoint before: `walk_back` says when a person is asked instead.
+    f.VERIFICATION_FAILED: Rule("The resumed run is not the same run", 1.0, REQUEUE, "none"),
     # Of these the evidence says who is held and kept away from.
     f.GPU_HARDWARE: Rule("GPU hardware failed", 0.9, REQUEUE, "infrastructure"),
     f.NODE_FAULT: Rule("A node failed", 0.9, REQUEUE, "infrastructure"),
@@ -131,7 +132,7 @@ def _by_rule(subject: SubjectFacts, finding: Finding, now: float, policy: Policy
     rule = RULES[finding.cause]
     pinned = _pinned(subject, finding.suspects) if rule.exclude else []
     names = ", ".join(finding.suspects)
-    judged = relaunch.judge(subject, finding, now, policy) if finding.cause in relaunch.CAUSES else Judgement()
+    judged = _judged(subject, finding, now, policy)
     return Verdict(
         cause=finding.cause,
         summary=f"{rule.headline}: {names}" if names else rule.headline,
@@ -150,6 +151,13 @@ def _by_rule(subject: SubjectFacts, finding: Finding, now: float, policy: Policy
         stop=advice.required_nodes(subject.slurm, pinned) if pinned else judged.stop or rule.stop,
         delay_s=judged.delay_s,
     )
+
+
+def _judged(subject: SubjectFacts, finding: Finding, now: float, policy: Policy) -> Judgement:
+    """What a cause with a history of its own adds to its rule."""
+    if finding.cause in relaunch.CAUSES:
+        return relaunch.judge(subject, finding, now, policy)
+    return walk_back.judge(subject) if finding.cause == f.VERIFICATION_FAILED else Judgement()
 
 
 def _pinned(subject: SubjectFacts, names: Iterable[str]) -> list[str]:

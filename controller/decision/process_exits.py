@@ -24,7 +24,7 @@ ENDED_BY_SOMEBODY = frozenset({"CANCELLED", "PREEMPTED", "COMPLETED", "TIMEOUT",
 
 
 def verification_failed(subject: SubjectFacts, now: float, policy: Policy) -> Finding | None:
-    """The resumed state is not the recorded one. Nothing is requeued: a person must look."""
+    """The resumed state is not the recorded one. `walk_back` says whether it is tried once more."""
     attempt = subject.live_attempt
     if attempt is None or not attempt.checks_failed:
         return None

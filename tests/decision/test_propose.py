@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from controller.decision import actions, findings
 from controller.decision.attempt import ATTEMPT
+from controller.decision.attempt_facts import EndedAttempt
 from controller.decision.codec import cluster_from_json, subject_from_json
 from controller.decision.diagnosis import RULES
 from controller.decision.facts import ActionFact, NodeFact, Spent, SubjectFacts
@@ -184,12 +185,37 @@ def test_without_repeated_steps_no_replay_is_waited_for() -> None:
     assert look(facts).incident_events == ("verified",)
 
 
-def test_a_failed_verification_stops_and_asks() -> None:
+def test_a_failed_verification_is_tried_once_more_from_the_checkpoint_before() -> None:
+    """The ranks set the checkpoint aside; no node is held or excluded for it, and no budget pays."""
     proposal = look(resumed("verifying", "verifying", checks_failed=("random_state",)))
     assert proposal.incident_events == ("abandon",)
     assert proposal.verdict is not None
-    assert proposal.verdict.cause == "verification_failed"
-    assert proposal.job_event == "stop"
+    assert (proposal.verdict.cause, proposal.verdict.exclude) == ("verification_failed", ())
+    assert (proposal.job_event, proposal.charge) == ("fault", "none")
+    assert (actions.REQUEUE, "7") in kinds(proposal)
+
+
+@pytest.mark.parametrize(
+    ("before", "asks"),
+    [
+        (("verification_failed",), True),
+        (("process_died", "verification_failed"), True),
+        (("verification_failed", "process_died"), False),
+    ],
+)
+def test_the_second_failed_verification_in_a_row_asks(before: tuple[str, ...], asks: bool) -> None:
+    facts = resumed("verifying", "verifying", checks_failed=("random_state",))
+    earlier = tuple(EndedAttempt(number, outcome=outcome) for number, outcome in enumerate(before, start=1))
+    proposal = look(replace(facts, attempts_before=earlier))
+    assert ((actions.REQUEUE, "7") not in kinds(proposal)) == asks
+    assert ("failed its verification too" in (proposal.ask or "")) == asks
+
+
+def test_a_failed_verification_that_no_agent_tells_of_asks() -> None:
+    slurm = slurm_job(base="FAILED", exit_code=77, exit_meaning="verification_failed")
+    proposal = look(subject(attempt=None, slurm=slurm))
+    assert proposal.verdict is not None and proposal.verdict.cause == "verification_failed"
+    assert "no agent told" in (proposal.ask or "") and (actions.REQUEUE, "7") not in kinds(proposal)
 
 
 def test_hit_again_while_recovering_opens_the_next_incident() -> None:
