@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from controller.decision.attempt_facts import EndedAttempt
+from controller.decision.evidence import JOB, Evidence
 from controller.decision.facts import SubjectFacts
 from controller.models import AgentReport, Attempt, TrainingJob
 from controller.snapshot import signs, slurm_side
@@ -31,7 +32,7 @@ def added(
         *slurm_side.of_job(subject.slurm, subject.view_at),
         *slurm_side.of_nodes(subject.nodes, names, subject.view_at),
         *slurm_side.history(memory, names, job, began, live),
-        *signs.said_about(rows, newest, fault),
+        *(piece for piece in signs.said_about(rows, newest, fault) if not _of_strangers(piece, subject)),
     ]
     unreadable, clean = signs.readable(rows, names, now)
     return replace(
@@ -46,6 +47,16 @@ def added(
         last_fault=fault,
         attempts_before=tuple(_ended(attempt, memory) for attempt in attempts[:-1][-MOST_ATTEMPTS:]),
     )
+
+
+def _of_strangers(piece: Evidence, subject: SubjectFacts) -> bool:
+    """A job's own word on a node that Slurm shows it not to be on: agents name their nodes themselves, and one that
+    lies must not accuse other people's. Nothing is known of a start that Slurm does not show any more."""
+    attempt, slurm = subject.attempt, subject.slurm
+    if piece.origin != JOB or not piece.node or attempt is None or slurm is None or not slurm.nodes:
+        return False
+    shown = (slurm.job_id, slurm.restarts) == (attempt.slurm_job_id, attempt.restart_count)
+    return shown and piece.node not in slurm.nodes
 
 
 def _ended(attempt: Attempt, memory: Memory) -> EndedAttempt:

@@ -69,6 +69,20 @@ def test_a_hard_sign_by_the_jobs_word_alone_excludes_the_node_and_does_not_hold_
     assert Attempt.objects.get(generation=1).outcome == "node_failed"
 
 
+@pytest.mark.parametrize("place", ["nodes", "reporter"])
+def test_a_job_accuses_no_node_that_slurm_does_not_show_it_on(world: World, place: str) -> None:
+    """Its agents may say that they are anywhere; gpu4 is other people's."""
+    world.start()
+    assert "gpu4" not in world.slurm_job().nodes
+    Attempt.objects.update(nodes=["gpu1", "gpu2", "gpu4"] if place == "nodes" else ["gpu1", "gpu2"])
+    world.job_sign("gpu4", "cuda.ecc", 2, raw=ECC, attrs={"text": ECC})
+    die(world, (2, "gpu2"))
+    world.run(14)
+    incident = world.incident()
+    assert "gpu4" not in incident.suspects and incident.assessment.get("withheld", []) == []
+    assert held() == [] and "gpu4" not in excluded()
+
+
 def test_the_same_by_a_kernel_line_in_the_jobs_log(world: World) -> None:
     world.start()
     world.job_sign("gpu2", "xid.79", layer="kernel", raw="NVRM: Xid (PCI:0000:9b:00): 79", attrs={"number": 79})
@@ -146,7 +160,14 @@ def test_what_the_same_job_said_before_is_no_second_voice(world: World) -> None:
 def test_where_an_independent_job_said_it_before_the_node_is_held(world: World) -> None:
     job, at = world.start(), aware(world.now)
     other = TrainingJob.objects.create(
-        run_id="another", name="other", owner="eve", cluster=job.cluster, state="stopped", state_at=at, created_at=at
+        run_id="another",
+        name="other",
+        owner="eve",
+        owner_confirmed=True,
+        cluster=job.cluster,
+        state="stopped",
+        state_at=at,
+        created_at=at,
     )
     accused_before(world, other)
     ecc_by_the_jobs_word(world)
