@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from controller.decision.assess.collective_words import unfold
 from controller.decision.assess.collectives import MISMATCH, NOT_ENTERED, NOT_FINISHED, SILENT, behind
 from controller.decision.evidence import JOB, Evidence
 
@@ -132,3 +133,9 @@ def test_neither_order_nor_repetition_changes_the_answer(seed):
     shuffled = evidence * 2
     random.Random(seed).shuffle(shuffled)
     assert behind(shuffled) == behind(evidence)
+
+
+@pytest.mark.parametrize("members", ["\u00b2", "0-\u00b2", "0:\u0663", "9" * 2000, ",".join(["0-65536"] * 3)])
+def test_members_that_no_dump_writes_are_unknown(members: str) -> None:
+    """A job's agent may send anything: it must neither stop the decisions about its run nor fill the memory."""
+    assert unfold(members) == frozenset()

@@ -129,7 +129,8 @@ def unfold(members: str) -> frozenset[int]:
     for part in members.split(","):
         span, _, stride = part.partition(":")
         first, _, last = span.partition("-")
-        if not (first.isdigit() and (last or first).isdigit() and (stride or "1").isdigit()):
+        numbers = (first, last or first, stride or "1")
+        if not all(n.isascii() and n.isdigit() and len(n) < 10 for n in numbers) or len(ranks) > _MAX_MEMBERS:
             return frozenset()
         ranks.update(range(int(first), min(int(last or first), int(first) + _MAX_MEMBERS) + 1, int(stride or 1) or 1))
     return frozenset(ranks)
