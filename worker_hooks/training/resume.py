@@ -71,22 +71,25 @@ def choose(
             set_aside(folder, "; ".join(filter(None, found)))
 
 
-def may_walk_back(run: Path, folder: str, generation: int) -> bool:
-    """Whether a checkpoint whose resume failed is worth setting aside: there is one before it, and the attempt right
-    before this one did not fail in the same way."""
+def may_walk_back(run: Path, folder: str) -> bool:
+    """Whether a checkpoint whose resume failed is worth setting aside: there is one before it, and none was set aside
+    for that since it was saved. Otherwise one defect would use up every checkpoint, attempt by attempt."""
+    place = parse_folder(folder)
     try:
         others = [name for name in generations.accepted_folders(run) if name != folder]
-        return bool(others) and not any(_failed_in(note, generation - 1) for note in run.glob(f"step-*/{QUARANTINE}"))
+        failed = [_failed_in(note) for note in run.glob(f"step-*/{QUARANTINE}")]
     except (OSError, MessageError):
         return False
+    return bool(others) and place is not None and all(generation < place[1] for generation in failed)
 
 
-def _failed_in(note: Path, generation: int) -> bool:
+def _failed_in(note: Path) -> int:
+    """The generation that set a folder aside for a failed verification; 0 for another reason."""
     try:
         said = json.loads(note.read_bytes())
-        return bool(said["generation"] == generation and said["reason"].startswith(FAILED_VERIFICATION))
+        return int(said["generation"]) if said["reason"].startswith(FAILED_VERIFICATION) else 0
     except (ValueError, KeyError, TypeError, AttributeError):
-        return False
+        return 0
 
 
 def pointer_problem(run: Path, chosen: str) -> str | None:

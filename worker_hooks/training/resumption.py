@@ -157,8 +157,7 @@ class Resumption:
         try:
             yield
         except VerificationFailed as error:
-            me = self._identity
-            if source is not None and resume.may_walk_back(me.run, source.folder.name, me.generation):
+            if source is not None and resume.may_walk_back(self._identity.run, source.folder.name):
                 self._set_aside(source.folder, f"{resume.FAILED_VERIFICATION} ({', '.join(error.parts)}): {error}")
             raise
 
