@@ -13,11 +13,10 @@ from worker_hooks.training.agreement import (
     DECIDE_S,
     Agreement,
     AgreementThread,
-    OwnBoard,
     Plan,
-    StoreBoard,
     Wish,
 )
+from worker_hooks.training.boards import OwnBoard, StoreBoard
 
 
 class Scene:

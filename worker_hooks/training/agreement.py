@@ -15,7 +15,8 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+
+from worker_hooks.training.boards import Board
 
 LEAD_S = 3.0  # a proposed step lies at least so far ahead; doubled after each proposal that came too late
 LEAST_LEAD = 1  # steps
@@ -25,14 +26,6 @@ RANKS_PER_SECOND = 10_000  # ticks are spread so that the store sees no more que
 DECIDE_S = 60.0  # a rank that says nothing for so long makes rank 0 decide against the step
 PATIENCE_S = 2.0 * DECIDE_S  # a rank at a proposed step waits no longer for the decision
 WAIT_S = 0.01
-
-
-class Board(Protocol):
-    """What all ranks see. Nothing here waits for a key to appear; errors are OSError or RuntimeError."""
-
-    def read(self, key: str) -> str | None: ...
-    def write(self, key: str, value: str) -> None: ...
-    def add(self, key: str, count: int) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -233,53 +226,6 @@ def _decision(number: int) -> str:
 
 def _answers(number: int, in_time: bool) -> str:
     return f"{'yes' if in_time else 'late'}/{number}"
-
-
-# --- boards -----------------------------------------------------------------------------------------------------
-
-
-class OwnBoard:
-    """Of a single rank."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, str] = {}
-
-    def read(self, key: str) -> str | None:
-        return self._values.get(key)
-
-    def write(self, key: str, value: str) -> None:
-        self._values[key] = value
-
-    def add(self, key: str, count: int) -> int:
-        self._values[key] = str(int(self._values.get(key, "0")) + count)
-        return int(self._values[key])
-
-
-class StoreBoard:
-    """On the store that the ranks met at, through a connection of its own where the store gives one: a question here
-    never waits behind another thread's."""
-
-    def __init__(self, store: Any, prefix: str) -> None:
-        import torch.distributed as dist
-
-        try:
-            store = store.clone()
-        except (AttributeError, RuntimeError, NotImplementedError):
-            pass
-        self._store = dist.PrefixStore(prefix, store)
-
-    def read(self, key: str) -> str | None:
-        if not self._store.check([key]):
-            return None
-        text: str = self._store.get(key).decode()
-        return text
-
-    def write(self, key: str, value: str) -> None:
-        self._store.set(key, value)
-
-    def add(self, key: str, count: int) -> int:
-        total: int = self._store.add(key, count)
-        return total
 
 
 class AgreementThread:

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from worker_hooks.training.agreement import Agreement, AgreementThread, OwnBoard, Plan, StoreBoard, Wish
+from worker_hooks.training.agreement import Agreement, AgreementThread, Plan, Wish
+from worker_hooks.training.boards import OwnBoard, StoreBoard
 
 AUTO = "auto"
 FIRST_INTERVAL_S = 600.0

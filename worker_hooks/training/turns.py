@@ -7,7 +7,7 @@ the store that the ranks met at: yes if every rank has told that its last save i
 
 from collections.abc import Callable
 
-from worker_hooks.training.agreement import StoreBoard
+from worker_hooks.training.boards import StoreBoard
 
 
 class SharedTurns(StoreBoard):
