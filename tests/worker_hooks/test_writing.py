@@ -153,6 +153,11 @@ def test_a_number_that_is_none_is_found_wherever_it_is(dtype: torch.dtype, value
         assert finite(tensors | {"bad": torch.ones(5)}, {"good", "bad", "last"})
 
 
+def test_large_numbers_are_finite() -> None:
+    """Their norm overflows; they do not."""
+    assert finite({"large": torch.full((100_000,), 3e38), "half": torch.full((9,), 6e4).half()}, {"large", "half"})
+
+
 def test_whole_numbers_and_empty_tensors_are_finite() -> None:
     tensors = {"ids": torch.arange(5), "flags": torch.ones(3, dtype=torch.bool), "empty": torch.empty(0)}
     assert finite(tensors, set(tensors))
