@@ -1,6 +1,7 @@
 """Names of parameters and buffers that do not change with the wrapper: the keys of `get_model_state_dict`."""
 
 from collections.abc import Iterator
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -10,8 +11,19 @@ _COMPILED = "_orig_mod"
 _CHECKPOINTED = "_checkpoint_wrapped_module"
 
 
+# A wrapper puts a component into the names, so a name that is the same still means the same.
+_known: "WeakKeyDictionary[nn.Module, dict[str, str]]" = WeakKeyDictionary()
+
+
 def clean(model: nn.Module, name: str) -> str:
     """`name` without the components that DDP, torch.compile and activation checkpointing put in."""
+    known = _known.setdefault(model, {})
+    if name not in known:
+        known[name] = _clean(model, name)
+    return known[name]
+
+
+def _clean(model: nn.Module, name: str) -> str:
     kept, module = [], model
     *path, last = name.split(".")
     for part in path:

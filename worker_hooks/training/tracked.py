@@ -92,8 +92,9 @@ class Tracked:
         shared: Tensors = {}
         own: Tensors = {}
         for name, model in self.models.items():
-            kept = model.state_dict().keys()
-            for key, buffer in model.named_buffers(remove_duplicate=False):
+            buffers = list(model.named_buffers(remove_duplicate=False))
+            kept = model.state_dict().keys() if buffers else ()
+            for key, buffer in buffers:
                 if key not in kept:
                     continue
                 place = shared if home.is_shared(buffer) else own
