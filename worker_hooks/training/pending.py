@@ -41,6 +41,7 @@ class PendingValues:
         self.dropped = 0
         self._entries: deque[_Entry] = deque()
         self._buffer: torch.Tensor | None = None
+        self._slots: tuple[torch.Tensor, ...] = ()
         self._used = 0
         self._next = 0
 
@@ -82,8 +83,10 @@ class PendingValues:
         if self._buffer is None:
             # float64 holds every float32, float16 and bfloat16 exactly. Pinned, or the copy would wait.
             self._buffer = torch.zeros(SLOTS, dtype=torch.float64, pin_memory=value.is_cuda)
+            self._slots = self._buffer.unbind()  # once: indexing costs as much as the copy
         slot = self._next
-        self._buffer[slot].copy_(value.detach().reshape(()), non_blocking=True)
+        value = value.detach()
+        self._slots[slot].copy_(value if value.dim() == 0 else value.reshape(()), non_blocking=True)
         self._next, self._used = (slot + 1) % SLOTS, self._used + 1
         return slot
 
