@@ -5,16 +5,19 @@ change of the number of ranks it often has not: then its bytes were verified at 
 """
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint.default_planner import create_default_local_save_plan
 
+from worker_hooks.training import names
 from worker_hooks.training.digests import DEFAULT, algorithm_of, local_tensor, new_hasher, raw_bytes, value_digest
 from worker_hooks.training.share_reader import SharesReader
 
 NAMED = 5
+_HASHERS = 2  # they release the GIL
 
 
 @dataclass
@@ -42,19 +45,29 @@ class Compared:
 def compare(reader: SharesReader, stored: Mapping[str, str], live: Mapping[str, torch.Tensor]) -> Compared:
     """`live` by name; `stored` says under which key each name is stored. Reads version 1 once more, to digest it."""
     found = Compared()
-    for name, tensor in live.items():
-        for offsets, local in _local_parts(name, tensor):
-            expected = reader.digest((stored[name], offsets), DEFAULT) if name in stored else None
-            if expected is None:
-                found.elsewhere.append(name)
-                continue
-            label = name if not any(offsets) else f"{name}{list(offsets)}"
-            found.expected[label], found.actual[label] = expected, _digest(local, algorithm_of(expected))
+    with ThreadPoolExecutor(_HASHERS) as pool:
+        waiting: dict[str, Future[str]] = {}
+        for name, tensor in live.items():
+            for offsets, local in _local_parts(name, tensor):
+                expected = reader.digest((stored[name], offsets), DEFAULT) if name in stored else None
+                if expected is None:
+                    found.elsewhere.append(name)
+                    continue
+                label = name if not any(offsets) else f"{name}{list(offsets)}"
+                found.expected[label] = expected
+                if tensor.device.type == "cpu":
+                    waiting[label] = pool.submit(_digest, local, algorithm_of(expected))
+                else:  # a copy from a device: one at a time, or the host would hold them all
+                    found.actual[label] = _digest(local, algorithm_of(expected))
+        found.actual.update((label, digest.result()) for label, digest in waiting.items())
     return found
 
 
 def _local_parts(name: str, tensor: torch.Tensor) -> Iterator[tuple[tuple[int, ...], torch.Tensor]]:
     """Where this rank's part lies in the whole, as DCP would plan it, and the part itself on the CPU."""
+    if not names.is_sharded(tensor):
+        yield (0,) * tensor.dim(), local_tensor(tensor)
+        return
     for item in create_default_local_save_plan({name: tensor}, is_coordinator=True).items:
         yield tuple(item.tensor_data.chunk.offsets), local_tensor(tensor)
 

@@ -13,8 +13,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 PIECE = 2 << 20
+_BATCH = 8 << 20
 _READERS = 2
 _AHEAD = 4
+Place = tuple[Path, int, memoryview]
 
 
 def pieces(path: Path) -> Iterator[memoryview]:
@@ -53,20 +55,40 @@ def read_into(descriptor: int, view: memoryview, start: int, path: Path) -> None
         done += count
 
 
-def fill(places: Iterable[tuple[Path, int, memoryview]]) -> None:
-    """Fill each view from its file and offset; large ones in pieces. Raises OSError, EOFError."""
+def fill(places: Iterable[Place]) -> None:
+    """Fill each view from its file and offset. Raises OSError, EOFError."""
     descriptors: dict[Path, int] = {}
     try:
         with ThreadPoolExecutor(_READERS) as pool:
             reads = []
-            for path, start, view in places:
-                if path not in descriptors:
-                    descriptors[path] = os.open(path, os.O_RDONLY)
-                for begin in range(0, len(view), PIECE):
-                    part = view[begin : begin + PIECE]
-                    reads.append(pool.submit(read_into, descriptors[path], part, start + begin, path))
+            for batch in _batches(places):
+                for path, _, _ in batch:
+                    if path not in descriptors:
+                        descriptors[path] = os.open(path, os.O_RDONLY)
+                reads.append(pool.submit(_fill_batch, descriptors, batch))
             for read in reads:
                 read.result()
     finally:
         for descriptor in descriptors.values():
             os.close(descriptor)
+
+
+def _fill_batch(descriptors: dict[Path, int], batch: list[Place]) -> None:
+    for path, start, view in batch:
+        read_into(descriptors[path], view, start, path)
+
+
+def _batches(places: Iterable[Place]) -> Iterator[list[Place]]:
+    """As many small views at a time, or so much of a large one, as are worth the way to another thread."""
+    batch: list[Place] = []
+    size = 0
+    for path, start, view in places:
+        for begin in range(0, len(view), _BATCH):
+            part = view[begin : begin + _BATCH]
+            batch.append((path, start + begin, part))
+            size += len(part)
+            if size >= _BATCH // 2:
+                yield batch
+                batch, size = [], 0
+    if batch:
+        yield batch
