@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.worker_hooks.resume_stage import Saved, bits, objects, save_steps, update
 from worker_hooks import Run
+from worker_hooks.protocol import leases
 from worker_hooks.training.data import ResumableSampler
 from worker_hooks.training.errors import VerificationFailed
 from worker_hooks.training.verify import Check, demand, learning_rate_check, worst
@@ -168,3 +169,18 @@ def test_weights_swapped_for_an_evaluation_are_not_what_is_saved(
         run.track(**again, loader=loader)
         assert run.restore() == 2
         assert bits(again) == raw
+
+
+def test_the_checkpoint_is_held_until_it_is_verified(saved: Saved) -> None:
+    """Nobody prunes it meanwhile; a script may take long from the restore to its first batch."""
+    data = TensorDataset(torch.zeros(16, 1))
+    loader = DataLoader(data, 4, sampler=ResumableSampler(data))
+    with Run(root=saved.root, checkpoint_every=0) as run:
+        run.track(**objects(), loader=loader)
+        run.restore()
+        assert leases.being_read(saved.run) == {"step-00000003.g1"}
+        for _ in run.epochs(1):
+            for _ in run.batches(loader):
+                assert leases.being_read(saved.run) == set()
+                break
+            break

@@ -241,6 +241,16 @@ def test_another_number_of_ranks_is_refused_unless_a_policy_says_what_becomes_of
     assert {name for name, outcome in outcomes.items() if outcome == "DEGRADED"} == {"data_position", "random_state"}
 
 
+def test_the_learning_rate_follows_the_global_batch_where_that_is_the_policy(killed: World) -> None:
+    """Two ranks x 4, then one x 4: half the rate from the first step on, on the same curve, and in the next attempt."""
+    plain = killed.finish(2, plain=True)
+    ends = killed.finish(1, elastic="scale_lr:linear", total=14)
+    again = killed.finish(1, total=18)
+    rates = [float.fromhex(end["lr"]) for end in (plain[0], again[0])]
+    assert [end["steps"] for end in (ends[0], again[0])] == [14, 18]
+    assert rates[1] == pytest.approx(0.5 * rates[0])
+
+
 def test_a_global_batch_that_cannot_be_kept_is_said(killed: World) -> None:
     """R19: 64 samples were consumed, 8 at a time; 12 at a time go on at the 65th, and the verification names both."""
     started = killed.tiny(1, elastic="keep_global_batch", batch=3)

@@ -1,13 +1,14 @@
 """From a checkpoint to the first step: choose, load, warm up, restore the random state, verify. In that order."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from worker_hooks.protocol import leases
 from worker_hooks.protocol.losses import read_losses
 from worker_hooks.training import ddp, elastic, random_state, resume, verify
 from worker_hooks.training.comms import Coordinator
@@ -47,6 +48,7 @@ class Resumption:
         self._sabotage = sabotage
         self._demands = demands
         self._suspects: list[str] = []
+        self._lease = ExitStack()
         self._set_aside: Callable[[Any, str], None] = lambda folder, reason: None
 
     @property
@@ -81,6 +83,8 @@ class Resumption:
             self._telemetry.start_step(0)
             self._telemetry.phase("training")
             return
+        if self._identity.rank == 0:  # for all of them: the verification, which is collective, ends it
+            self._lease.enter_context(leases.reading(self.source.folder))
         self._plan_batches(self.source, feeds)
         self._load(self.source, tracked, feeds)
         self._telemetry.start_step(self.step)
@@ -108,7 +112,7 @@ class Resumption:
         ]
         self.report("before_first_step", self.step, checks)
         self._suspects = self._not_equal(tracked, checks)
-        with self._walking_back(source):
+        with self._lease, self._walking_back(source):
             verify.demand(checks, self._coordinator, self.step)
         if self.elastic is not None:
             elastic.scale(tracked.optimizers.values(), tracked.others.values(), self.elastic.lr_factor)
