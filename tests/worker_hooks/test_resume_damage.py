@@ -106,6 +106,14 @@ def test_foreign_folders_are_never_loaded(saved: Saved) -> None:
     assert not (saved.run / "step-00000098.g1" / "quarantine.json").exists()
 
 
+def test_a_manifest_that_an_older_attempt_lost_is_written_again(saved: Saved) -> None:
+    """It was accepted, so it counted once; without its manifest it would be cleared away as never committed."""
+    assert saved.resume()[0] == 3
+    (saved.folder(3) / "manifest.json").unlink()
+    assert saved.resume() == (3, saved.states[3])
+    assert (saved.folder(3) / "manifest.json").exists()
+
+
 def test_a_lost_generation_file_does_not_hide_what_it_committed(saved: Saved) -> None:
     (saved.run / "generations" / "000001.json").unlink()
     assert saved.resume()[0] == 3

@@ -241,16 +241,18 @@ def commit_folder(folder: Path, generation: int, *, now: float) -> Manifest | No
 def commit_complete(run: Path, *, now: float) -> list[str]:
     """Commit every complete folder of the newest generation, on its behalf (its successor, or its own agent).
 
-    A race lost to a third generation ends it quietly: that one did the same.
+    So it does with one that this generation accepted and whose manifest was lost since: everything it said is in the
+    rank files. A race lost to a third generation ends it quietly: that one did the same.
     """
-    number = newest_number(run)
+    token = newest(run)
+    if token is None:
+        return []
     committed = []
-    for folder in _step_folders(run) if number else ():
-        place = parse_folder(folder.name)
-        if place is None or place[1] != number or (folder / MANIFEST).exists() or (folder / QUARANTINE).exists():
+    for folder in _step_folders(run):
+        if not accepts(token, folder.name) or (folder / MANIFEST).exists() or (folder / QUARANTINE).exists():
             continue
         try:
-            if commit_folder(folder, number, now=now) is not None:
+            if commit_folder(folder, token.generation, now=now) is not None:
                 committed.append(folder.name)
         except NotNewest:
             break
