@@ -194,6 +194,7 @@ def test_the_first_rank_to_arrive_decides_for_all() -> None:
     assert [rank.begin(4) for rank in ranks] == [True, True]
     ranks[0].done(4, None)
     assert not ranks[0].begin(8), "rank 1 is still writing"
+    assert ranks[0].failure(4) is None
     ranks[1].done(4, "the disk is full")
     assert not ranks[1].begin(8), "what was decided for a step stays, though rank 1 is free by now"
     assert [rank.begin(12) for rank in ranks] == [True, True]

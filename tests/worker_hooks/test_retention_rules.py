@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from worker_hooks.protocol import generations, leases
+from worker_hooks.protocol import generations, leases, trash
 from worker_hooks.protocol.leases import being_read, reading
 from worker_hooks.training import retention
 
@@ -61,7 +61,7 @@ def test_a_reader_that_comes_while_the_folder_is_about_to_go_keeps_it(
 ) -> None:
     """Its lease is seen after the manifest was taken away, and the manifest comes back."""
     answers = [set(), {"step-00000001.g1"}]
-    monkeypatch.setattr(retention, "being_read", lambda _: answers.pop(0) if answers else set())
+    monkeypatch.setattr(trash, "being_read", lambda _: answers.pop(0) if answers else set())
     (run / "step-00000001.g1").rename(run / "away")
     for step in range(2, 5):
         (run / f"step-{step:08d}.g1").rename(run / f"other-{step}")
@@ -92,8 +92,8 @@ def test_reading_goes_on_where_no_lease_can_be_written(tmp_path: Path) -> None:
 
 def test_the_manifest_goes_first(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed in the middle, no reader finds half a checkpoint that counts."""
-    seen = []
-    monkeypatch.setattr(retention.shutil, "rmtree", lambda path, **_: seen.append(path))
+    seen: list[Path] = []
+    monkeypatch.setattr(trash.shutil, "rmtree", lambda path, **_: seen.append(path))
     retention.prune(run, 1, keep=5, protected=())
-    (trash,) = seen
-    assert trash.name.startswith(".trash-step-00000001.g1") and not (trash / "manifest.json").exists()
+    (gone,) = seen
+    assert gone.name.startswith(".trash-step-00000001.g1") and not (gone / "manifest.json").exists()

@@ -1,38 +1,30 @@
-"""Which checkpoints are kept. The token is read before each removal, and a folder stops counting before it shrinks."""
+"""Which checkpoints of a run stay while it trains: the rule of `protocol.retention_rule`, carried out by rank 0.
 
-import secrets
+The token is read before each removal, and a folder stops counting before it shrinks.
+"""
+
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from worker_hooks.protocol import generations
-from worker_hooks.protocol.durable import aside, sync_folder
+from worker_hooks.protocol import generations, trash
 from worker_hooks.protocol.leases import being_read
-from worker_hooks.protocol.manifest import MANIFEST, QUARANTINE, VERIFIED, parse_folder
-
-TRASH = ".trash-"
-VERIFIED_KEPT = 2
+from worker_hooks.protocol.manifest import QUARANTINE, VERIFIED, parse_folder
+from worker_hooks.protocol.retention_rule import Folder, decide
 
 
 def prune(run: Path, generation: int, *, keep: int, protected: Collection[str | None]) -> list[str]:
-    """Remove all but the newest `keep` committed folders and the two newest verified ones, and what superseded
-    generations left uncommitted. What somebody reads stays, and what is quarantined, for inspection.
-
-    Raises NotNewest as soon as the token is somebody else's.
-    """
-    counted = generations.accepted_folders(run)
-    verified = [name for name in counted if (run / name / VERIFIED).exists()]
-    kept = {*counted[:keep], *verified[:VERIFIED_KEPT], *protected}
-    return _remove_all(run, generation, [name for name in counted if name not in kept]) + clear_abandoned(
-        run, generation
-    )
+    """Remove what the rule lets go. Raises NotNewest as soon as the token is somebody else's."""
+    verdicts = decide(_folders(run), newest_generation=generation, keep=keep, protected=protected)
+    return _remove_all(run, generation, [verdict.name for verdict in verdicts if verdict.goes])
 
 
 def clear_abandoned(run: Path, generation: int) -> list[str]:
     """Remove what superseded generations left uncommitted. Done before the first save too: a checkpoint that filled
     the disk would otherwise fill it for every attempt after it. Raises NotNewest like `prune`."""
-    counted = generations.accepted_folders(run)
-    return _remove_all(run, generation, [name for name in _abandoned(run, generation) if name not in counted])
+    folders = [folder for folder in _folders(run) if not folder.counts]
+    verdicts = decide(folders, newest_generation=generation, keep=1)
+    return _remove_all(run, generation, [verdict.name for verdict in verdicts if verdict.goes])
 
 
 def discard(folder: Path, generation: int) -> None:
@@ -41,42 +33,33 @@ def discard(folder: Path, generation: int) -> None:
         _remove_all(folder.parent, generation, [folder.name])
 
 
-def _remove_all(run: Path, generation: int, names: list[str]) -> list[str]:
+def empty_trash(run: Path) -> None:
+    """What a killed `prune` left half removed."""
+    for entry in trash.trash_of(run):
+        shutil.rmtree(entry, ignore_errors=True)
+
+
+def _remove_all(run: Path, generation: int, names: Iterable[str]) -> list[str]:
     removed = []
     for name in names:
         generations.check_token(run, generation)
-        if name not in being_read(run) and _remove(run / name):
+        if trash.remove(run / name):
             removed.append(name)
     return removed
 
 
-def empty_trash(run: Path) -> None:
-    """What a killed `prune` left half removed."""
-    for entry in run.glob(f"{TRASH}*"):
-        shutil.rmtree(entry, ignore_errors=True)
-
-
-def _abandoned(run: Path, generation: int) -> list[str]:
-    found = []
-    for entry in run.iterdir():
-        place = parse_folder(entry.name)
-        if place is not None and place[1] < generation and not (entry / QUARANTINE).exists():
-            found.append(entry.name)
-    return found
-
-
-def _remove(folder: Path) -> bool:
-    """The manifest first. A reader takes its lease and then looks for the manifest, so whoever took one meanwhile is
-    seen here, or sees that the folder is gone."""
-    manifest = folder / MANIFEST
-    if manifest.exists():
-        hidden = aside(manifest)
-        manifest.rename(hidden)
-        sync_folder(folder)
-        if folder.name in being_read(folder.parent):
-            hidden.rename(manifest)
-            return False
-    trash = folder.with_name(f"{TRASH}{folder.name}.{secrets.token_hex(4)}")
-    folder.rename(trash)
-    shutil.rmtree(trash, ignore_errors=True)
-    return True
+def _folders(run: Path) -> list[Folder]:
+    """What the rule asks about each checkpoint folder. Bytes are not looked at: damage is the readers' to find."""
+    counted, read = set(generations.accepted_folders(run)), being_read(run)
+    return [
+        Folder(
+            entry.name,
+            *place,
+            counts=entry.name in counted,
+            verified=(entry / VERIFIED).exists(),
+            quarantined=(entry / QUARANTINE).exists(),
+            being_read=entry.name in read,
+        )
+        for entry in sorted(run.iterdir())
+        if (place := parse_folder(entry.name)) is not None
+    ]

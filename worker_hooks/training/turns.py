@@ -59,10 +59,12 @@ class Turns:
             self._board.add(f"done/{step}", 1)
 
     def failure(self, step: int) -> str | None:
-        """What some rank said went wrong with that save."""
+        """What some rank said went wrong with that save, once no rank writes to it any more."""
         if self._board is None:
             return self._failed.get(step)
         try:
+            if int(self._board.read(f"done/{step}") or 0) < self._world_size:
+                return None
             return self._failed.get(step) or self._board.read(f"failure/{step}")
         except (OSError, RuntimeError):
             return None
