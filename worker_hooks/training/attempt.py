@@ -21,12 +21,13 @@ from worker_hooks.training.digests import value_digest
 from worker_hooks.training.elastic import checked
 from worker_hooks.training.errors import CheckpointError, Superseded
 from worker_hooks.training.feed import Feed
+from worker_hooks.training.identity import Identity
 from worker_hooks.training.lint import Lint
 from worker_hooks.training.occasions import Occasions
 from worker_hooks.training.pending import PendingValues, Point
 from worker_hooks.training.resumption import Demands, Resumption
 from worker_hooks.training.sabotage import Sabotage
-from worker_hooks.training.save import Identity, Saver, superseded
+from worker_hooks.training.save import Saver, superseded
 from worker_hooks.training.settings import read_settings
 from worker_hooks.training.telemetry import Telemetry
 from worker_hooks.training.tracked import Tracked

@@ -19,8 +19,8 @@ from worker_hooks.protocol.manifest import MANIFEST, QUARANTINE, Manifest, RankF
 from worker_hooks.protocol.messages import MessageError
 from worker_hooks.training.comms import Coordinator
 from worker_hooks.training.errors import CheckpointError, CheckpointMismatch, RestartedFromScratch
-from worker_hooks.training.save import own_key
 from worker_hooks.training.share_reader import SharesReader, load_from
+from worker_hooks.training.shares import own_key
 from worker_hooks.training.soundness import problem
 from worker_hooks.training.tracked import Tracked
 

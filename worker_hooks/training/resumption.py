@@ -14,10 +14,10 @@ from worker_hooks.training import ddp, elastic, random_state, resume, verify
 from worker_hooks.training.comms import Coordinator
 from worker_hooks.training.errors import VerificationFailed
 from worker_hooks.training.feed import Feed
+from worker_hooks.training.identity import Identity
 from worker_hooks.training.replay import Replay, demand_replay
 from worker_hooks.training.resume import Source
 from worker_hooks.training.sabotage import Sabotage
-from worker_hooks.training.save import Identity
 from worker_hooks.training.telemetry import Telemetry
 from worker_hooks.training.tracked import Tracked
 

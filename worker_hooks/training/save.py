@@ -23,7 +23,7 @@ from worker_hooks.training.digests import DEFAULT
 from worker_hooks.training.errors import CheckpointError, Superseded
 from worker_hooks.training.identity import Identity
 from worker_hooks.training.read_back import ReadBack
-from worker_hooks.training.shares import Dealer, Share, own_key
+from worker_hooks.training.shares import Dealer, Share
 from worker_hooks.training.stages import Stages
 from worker_hooks.training.telemetry import Telemetry
 from worker_hooks.training.tracked import Tracked
@@ -273,6 +273,3 @@ class Saver:
 
 def superseded(error: NotNewest) -> Superseded:
     return Superseded(f"relume: {error}; this attempt ends and writes nothing more")
-
-
-__all__ = ["Identity", "Saver", "own_key", "superseded"]
