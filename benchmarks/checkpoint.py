@@ -20,7 +20,6 @@ The last line is JSON; each ratio is the median of the rounds' ratios, `interval
 import argparse
 import json
 import os
-import random
 import shutil
 import socket
 import statistics
@@ -32,6 +31,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.rounds import Rounds, interval, slowest
+
 HERE = Path(__file__).resolve().parent
 DCP = ("dcp_thread", "dcp_thread_kept_stager", "dcp_process", "dcp_process_kept_stager")
 TARGETS = {
@@ -42,7 +43,6 @@ TARGETS = {
     "durable_vs_odirect_1": 1.7,
     "durable_vs_dcp_best_1": 0.5,
 }
-Rounds = list[dict[str, dict[str, float]]]
 
 
 def measure(world: int, folder: Path, size: int, rounds: int) -> Rounds:
@@ -72,13 +72,9 @@ def measure(world: int, folder: Path, size: int, rounds: int) -> Rounds:
         codes = [rank.wait(timeout=120 + 60 * rounds) for rank in ranks]
         if any(codes):
             raise SystemExit("a rank of the benchmark failed")
-        found: list[Rounds] = [json.loads((scratch / f"result-{rank}.json").read_text()) for rank in range(world)]
+        return slowest(scratch, world)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return [
-        {method: {key: max(one[method][key] for one in several) for key in several[0][method]} for method in several[0]}
-        for several in zip(*found, strict=True)
-    ]
 
 
 def best_of(one: dict[str, dict[str, float]], key: str, rounds: Rounds) -> float:
@@ -97,12 +93,6 @@ def ratios(world: int, rounds: Rounds) -> dict[str, list[float]]:
     for key in ("blocked", "cost", "durable"):
         found[f"{key}_vs_dcp_best_{world}"] = [one["ours"][key] / best_of(one, key, rounds) for one in rounds]
     return found
-
-
-def interval(values: list[float]) -> list[float]:
-    draw = random.Random(7)
-    medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(2000))
-    return [round(medians[50], 3), round(medians[1949], 3)]
 
 
 def table(world: int, rounds: Rounds) -> None:

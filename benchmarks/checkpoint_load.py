@@ -16,7 +16,6 @@ seeded); `seconds` holds the medians of each part. `checkpoint.py` reports the s
 import argparse
 import json
 import os
-import random
 import shutil
 import socket
 import statistics
@@ -31,8 +30,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.rounds import Rounds, interval, slowest
+
 LAYERS = 128
-Rounds = list[dict[str, dict[str, float]]]
 
 
 # --- one rank -----------------------------------------------------------------------------------------------------
@@ -158,13 +158,9 @@ def measure(world: int, folder: Path, size: int, rounds: int) -> Rounds:
         codes = [rank.wait(timeout=180 + 60 * rounds) for rank in ranks]
         if any(codes):
             raise SystemExit("a rank of the benchmark failed")
-        found: list[Rounds] = [json.loads((scratch / f"result-{rank}.json").read_text()) for rank in range(world)]
+        return slowest(scratch, world)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return [
-        {method: {key: max(one[method][key] for one in several) for key in several[0][method]} for method in several[0]}
-        for several in zip(*found, strict=True)
-    ]
 
 
 def ratios(world: int, rounds: Rounds) -> dict[str, list[float]]:
@@ -179,12 +175,6 @@ def ratios(world: int, rounds: Rounds) -> dict[str, list[float]]:
 def load_ratios(folder: Path, size: int, rounds: int) -> dict[str, list[float]]:
     """Each round's ratios, one process."""
     return ratios(1, measure(1, folder, size, rounds))
-
-
-def interval(values: list[float]) -> list[float]:
-    draw = random.Random(7)
-    medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(2000))
-    return [round(medians[50], 3), round(medians[1949], 3)]
 
 
 def main() -> None:

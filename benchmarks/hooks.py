@@ -12,7 +12,6 @@ step), `run_step_vs_peer` (median of the rounds' ratios; null without the peer) 
 import argparse
 import json
 import os
-import random
 import statistics
 import sys
 import tempfile
@@ -25,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
+from benchmarks.rounds import interval
 from worker_hooks import Run
 from worker_hooks.protocol.slots import create_slots
 
@@ -67,12 +67,6 @@ def timed(step: Callable[[int, list[torch.Tensor]], None], first: int, steps: in
     for number in range(first, first + steps):
         step(number, values)
     return (time.perf_counter() - begun) / steps * 1e6
-
-
-def interval(values: list[float]) -> list[float]:
-    draw = random.Random(7)
-    medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(2000))
-    return [round(medians[50], 3), round(medians[1949], 3)]
 
 
 def main() -> None:

@@ -7,20 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-ORDER = (
-    "step",
-    "parameters",
-    "optimizer",
-    "learning_rate",
-    "data_position",
-    "data_ledger",
-    "sample_random",
-    "random_state",
-    "layout",
-    "loss",
-)
+from worker_hooks.protocol.records import CHECKS, OUTCOMES
+
 STAGES = ("before_first_step", "replay")
-_WORST = {"PASS": 0, "DEGRADED": 1, "RESHARDED": 2, "FAIL": 3}
+_WORST = {outcome: rank for rank, outcome in enumerate(OUTCOMES)}
 
 
 @dataclass(frozen=True)
@@ -118,7 +108,7 @@ def _rank(raw: object) -> int:
 
 
 def _position(name: str) -> tuple[int, str]:
-    return (ORDER.index(name) if name in ORDER else len(ORDER), name)
+    return (CHECKS.index(name) if name in CHECKS else len(CHECKS), name)
 
 
 def _text(value: object) -> str:
