@@ -14,7 +14,7 @@ of them on that figure. Limits: one copy of the state into buffers at hand, an f
 cache (O_DIRECT) and through it. With two ranks the limits of writing are one rank's bytes: the state is replicated.
 
 The last line is JSON; each ratio is the median of the rounds' ratios, `intervals` are 95 % intervals of the medians
-(bootstrap, seeded). The figures of loading come from `checkpoint_load.py`, if it is there.
+(bootstrap, seeded). The figures of loading come from `checkpoint_load.py`.
 """
 
 import argparse
@@ -31,6 +31,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.checkpoint_load import load_ratios
 from benchmarks.rounds import Rounds, interval, slowest
 
 HERE = Path(__file__).resolve().parent
@@ -119,12 +120,9 @@ def main() -> int:
             table(world, rounds)
     line: dict[str, Any] = {name: round(statistics.median(values[name]), 3) for name in TARGETS if name in values}
     intervals = {name: interval(values[name]) for name in line}
-    if (HERE / "checkpoint_load.py").exists():
-        from checkpoint_load import load_ratios
-
-        loads = load_ratios(options.folder, options.size, options.rounds)
-        line |= {name: round(statistics.median(found), 3) for name, found in loads.items()}
-        intervals |= {name: interval(found) for name, found in loads.items()}
+    loads = load_ratios(options.folder, options.size, options.rounds)
+    line |= {name: round(statistics.median(found), 3) for name, found in loads.items()}
+    intervals |= {name: interval(found) for name, found in loads.items()}
     print(json.dumps({"rounds": options.rounds, "size": options.size, "intervals": intervals, **line}))
     return 0
 
