@@ -45,9 +45,9 @@ def rank_main(folder: Path, size: int, rounds: int) -> None:
     from torch import nn
 
     from worker_hooks import Run
-    from worker_hooks.training import resume, verify
     from worker_hooks.training.comms import Coordinator
-    from worker_hooks.training.tracked import Tracked
+    from worker_hooks.training.resuming import resume, verify
+    from worker_hooks.training.state.tracked import Tracked
 
     warnings.filterwarnings("ignore")
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -9,14 +9,14 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from worker_hooks.training.agreement import (
+from worker_hooks.training.occasions.agreement import (
     DECIDE_S,
     Agreement,
     AgreementThread,
     Plan,
     Wish,
 )
-from worker_hooks.training.boards import OwnBoard, StoreBoard
+from worker_hooks.training.occasions.boards import OwnBoard, StoreBoard
 
 
 class Scene:

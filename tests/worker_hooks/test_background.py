@@ -18,10 +18,10 @@ from tests.worker_hooks.conftest import World
 from tests.worker_hooks.test_training_telemetry import events, run_dir
 from worker_hooks import Run
 from worker_hooks.protocol import generations
-from worker_hooks.training import writing
-from worker_hooks.training.background import Background, wait_until
 from worker_hooks.training.errors import CheckpointError, Superseded
-from worker_hooks.training.turns import SharedTurns, Turns
+from worker_hooks.training.files import writing
+from worker_hooks.training.saving.background import Background, wait_until
+from worker_hooks.training.saving.turns import SharedTurns, Turns
 
 pytestmark = pytest.mark.torch
 __all__ = ["run_dir"]

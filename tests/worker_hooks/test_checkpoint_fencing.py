@@ -13,8 +13,8 @@ import torch
 from tests.worker_hooks.conftest import World
 from worker_hooks import Run
 from worker_hooks.protocol import generations
-from worker_hooks.training import commit, retention
 from worker_hooks.training.errors import CheckpointError
+from worker_hooks.training.saving import commit, retention
 
 pytestmark = pytest.mark.torch
 

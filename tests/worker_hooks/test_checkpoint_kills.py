@@ -14,7 +14,7 @@ import pytest
 from tests.worker_hooks.conftest import ForkServer, Ranks, World
 from worker_hooks.protocol import generations
 from worker_hooks.protocol.manifest import parse_folder
-from worker_hooks.training.digests import algorithm_of, file_digest
+from worker_hooks.training.files.digests import algorithm_of, file_digest
 
 pytestmark = pytest.mark.torch
 

@@ -10,9 +10,9 @@ from tests.worker_hooks.conftest import World
 from tests.worker_hooks.test_training_telemetry import events, run_dir
 from worker_hooks import Run
 from worker_hooks.protocol import generations
-from worker_hooks.training import read_back
-from worker_hooks.training.background import wait_until
-from worker_hooks.training.read_back import ReadBack
+from worker_hooks.training.saving import read_back
+from worker_hooks.training.saving.background import wait_until
+from worker_hooks.training.saving.read_back import ReadBack
 
 pytestmark = pytest.mark.torch
 __all__ = ["run_dir"]
@@ -103,7 +103,7 @@ def test_a_report_about_another_manifest_verifies_nothing(tmp_path: Path, run_di
     read_back.write_report(read, by=0, now=1.0)
     report = folder / read_back.report_name(0)
     report.write_text(json.dumps(json.loads(report.read_text()) | {"manifest": "sha256:" + "0" * 64}))
-    from worker_hooks.training.commit import _report
+    from worker_hooks.training.saving.commit import _report
 
     assert _report(folder, 0) is None
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker_hooks.training.data import ResumableSampler
-from worker_hooks.training.ledger import KEPT, Ledger, alarms, is_sound
+from worker_hooks.training.data.ledger import KEPT, Ledger, alarms, is_sound
 
 pytestmark = pytest.mark.torch
 

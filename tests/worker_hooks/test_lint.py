@@ -14,11 +14,13 @@ from torch.utils.data import DataLoader, TensorDataset
 from tests.worker_hooks.conftest import HERE, World
 from worker_hooks import Run
 from worker_hooks.protocol.generations import accepted_folders, read_rank_file
-from worker_hooks.training import lint_alive, lint_ranks, lint_state
 from worker_hooks.training.data import ResumableSampler
 from worker_hooks.training.errors import CheckpointError
-from worker_hooks.training.findings import CODES, MISSING, NOTE, UNWAIVABLE, Finding
-from worker_hooks.training.tracked import Tracked
+from worker_hooks.training.lint import alive as lint_alive
+from worker_hooks.training.lint import ranks as lint_ranks
+from worker_hooks.training.lint import state as lint_state
+from worker_hooks.training.lint.findings import CODES, MISSING, NOTE, UNWAIVABLE, Finding
+from worker_hooks.training.state.tracked import Tracked
 
 pytestmark = pytest.mark.torch
 

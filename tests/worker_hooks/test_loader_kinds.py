@@ -9,11 +9,11 @@ import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from worker_hooks.training import random_state
 from worker_hooks.training.data import ResumableSampler
+from worker_hooks.training.data.feed import Feed
 from worker_hooks.training.errors import CheckpointError, CheckpointMismatch
-from worker_hooks.training.feed import Feed
 from worker_hooks.training.sabotage import Sabotage
+from worker_hooks.training.state import random_state
 
 pytestmark = [
     pytest.mark.torch,
@@ -201,7 +201,7 @@ def test_the_order_of_a_distributed_sampler_continues_on_other_ranks_where_batch
 
 def test_a_position_of_each_ranks_own_is_unknown_on_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     position, _ = stop(DataLoader(Numbers(), 2, shuffle=True), 0, 3)
-    monkeypatch.setattr("worker_hooks.training.loader_kinds.world_size", lambda: 2)
+    monkeypatch.setattr("worker_hooks.training.data.loader_kinds.world_size", lambda: 2)
     resumed = feed(DataLoader(Numbers(), 2, shuffle=True))
     resumed.resume(position)
     resumed.open()

@@ -12,8 +12,8 @@ import pytest
 
 from tests.worker_hooks.conftest import Ranks, World
 from worker_hooks.protocol.generations import accepted_folders, missing_ranks
-from worker_hooks.training import occasions
-from worker_hooks.training.occasions import AUTO, FIRST_INTERVAL_S, Occasions, Warned
+from worker_hooks.training.occasions import occasions
+from worker_hooks.training.occasions.occasions import AUTO, FIRST_INTERVAL_S, Occasions, Warned
 
 pytestmark = pytest.mark.torch
 LONG = {"total": 100_000, "epochs": 100_000, "every": 0, "sleep_s": 0.01}

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from tests.worker_hooks.resume_stage import Saved, save_steps
-from worker_hooks.training import reading, resume
 from worker_hooks.training.errors import CheckpointError, RestartedFromScratch
+from worker_hooks.training.files import reading
+from worker_hooks.training.resuming import resume
 
 pytestmark = pytest.mark.torch
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from worker_hooks.training import elastic
-from worker_hooks.training.elastic import Batch, ElasticRefused, plan
+from worker_hooks.training.resuming import elastic
+from worker_hooks.training.resuming.elastic import Batch, ElasticRefused, plan
 
 pytestmark = pytest.mark.torch
 

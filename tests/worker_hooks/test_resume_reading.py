@@ -13,15 +13,17 @@ from tests.worker_hooks.resume_stage import Saved, objects, save_steps
 from worker_hooks.protocol import generations
 from worker_hooks.protocol.durable import encode_json
 from worker_hooks.protocol.manifest import encode_manifest
-from worker_hooks.training import reading, share_reader, share_writer
 from worker_hooks.training.comms import Coordinator
-from worker_hooks.training.digests import file_digest
-from worker_hooks.training.live_digests import compare
-from worker_hooks.training.resume import choose
-from worker_hooks.training.share_reader import SharesReader
-from worker_hooks.training.soundness import problem
-from worker_hooks.training.tracked import Tracked
-from worker_hooks.training.verify import state_checks
+from worker_hooks.training.files import reading
+from worker_hooks.training.files.digests import file_digest
+from worker_hooks.training.resuming import share_reader
+from worker_hooks.training.resuming.live_digests import compare
+from worker_hooks.training.resuming.resume import choose
+from worker_hooks.training.resuming.share_reader import SharesReader
+from worker_hooks.training.resuming.soundness import problem
+from worker_hooks.training.resuming.verify import state_checks
+from worker_hooks.training.saving import share_writer
+from worker_hooks.training.state.tracked import Tracked
 
 pytestmark = pytest.mark.torch
 

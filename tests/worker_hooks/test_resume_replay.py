@@ -6,7 +6,7 @@ import random
 import pytest
 
 from worker_hooks.training.errors import VerificationFailed
-from worker_hooks.training.replay import WATCHED, Replay, demand_replay, noise, spread
+from worker_hooks.training.resuming.replay import WATCHED, Replay, demand_replay, noise, spread
 
 pytestmark = pytest.mark.torch
 

@@ -13,7 +13,7 @@ from worker_hooks import Run
 from worker_hooks.protocol import leases
 from worker_hooks.training.data import ResumableSampler
 from worker_hooks.training.errors import VerificationFailed
-from worker_hooks.training.verify import Check, demand, learning_rate_check, worst
+from worker_hooks.training.resuming.verify import Check, demand, learning_rate_check, worst
 
 pytestmark = pytest.mark.torch
 

@@ -10,7 +10,7 @@ import pytest
 
 from worker_hooks.protocol import generations, leases, trash
 from worker_hooks.protocol.leases import being_read, reading
-from worker_hooks.training import retention
+from worker_hooks.training.saving import retention
 
 pytestmark = pytest.mark.torch
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from worker_hooks.training import random_state, sample_random
-from worker_hooks.training.sample_random import PerSampleRandom, doubt
+from worker_hooks.training.data import sample_random
+from worker_hooks.training.data.sample_random import PerSampleRandom, doubt
+from worker_hooks.training.state import random_state
 
 pytestmark = pytest.mark.torch
 

@@ -11,13 +11,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker_hooks.training import digests, share_reader, shares
-from worker_hooks.training.share_files import ALIGN, BLOCK
-from worker_hooks.training.share_writer import Written, write_share
-from worker_hooks.training.shares import Dealer, plan_share
-from worker_hooks.training.stages import Stages
-from worker_hooks.training.staging import Buffer, Stage, lay_out, room
-from worker_hooks.training.tracked import Parts
+from worker_hooks.training.files import digests
+from worker_hooks.training.files.share_files import ALIGN, BLOCK
+from worker_hooks.training.resuming import share_reader
+from worker_hooks.training.saving import shares
+from worker_hooks.training.saving.share_writer import Written, write_share
+from worker_hooks.training.saving.shares import Dealer, plan_share
+from worker_hooks.training.saving.stages import Stages
+from worker_hooks.training.saving.staging import Buffer, Stage, lay_out, room
+from worker_hooks.training.state.tracked import Parts
 
 pytestmark = pytest.mark.torch
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from worker_hooks.training import random_state
 from worker_hooks.training.data import ResumableSampler
+from worker_hooks.training.data.feed import Feed
 from worker_hooks.training.errors import CheckpointError, CheckpointMismatch
-from worker_hooks.training.feed import Feed
 from worker_hooks.training.sabotage import Sabotage
+from worker_hooks.training.state import random_state
 
 pytestmark = pytest.mark.torch
 

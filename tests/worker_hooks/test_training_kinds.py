@@ -12,7 +12,7 @@ from torch import nn
 from tests.worker_hooks.conftest import HERE, World
 from worker_hooks import Run
 from worker_hooks.protocol.generations import accepted_folders, read_rank_file
-from worker_hooks.training.digests import tensors_digest
+from worker_hooks.training.files.digests import tensors_digest
 
 pytestmark = pytest.mark.torch
 

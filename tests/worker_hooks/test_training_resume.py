@@ -14,8 +14,8 @@ from worker_hooks import Run
 from worker_hooks.protocol import generations
 from worker_hooks.protocol.durable import encode_json
 from worker_hooks.protocol.manifest import encode_manifest
-from worker_hooks.training.digests import file_digest
 from worker_hooks.training.errors import VerificationFailed
+from worker_hooks.training.files.digests import file_digest
 
 pytestmark = pytest.mark.torch
 

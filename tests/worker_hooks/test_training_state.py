@@ -16,11 +16,14 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
-from worker_hooks.training import codec, digests, names, random_state, share_reader, share_writer
-from worker_hooks.training.codec import decode, encode
 from worker_hooks.training.errors import CheckpointError, CheckpointMismatch
-from worker_hooks.training.shares import my_share
-from worker_hooks.training.tracked import Parts, Tracked
+from worker_hooks.training.files import digests
+from worker_hooks.training.resuming import share_reader
+from worker_hooks.training.saving import share_writer
+from worker_hooks.training.saving.shares import my_share
+from worker_hooks.training.state import codec, names, random_state
+from worker_hooks.training.state.codec import decode, encode
+from worker_hooks.training.state.tracked import Parts, Tracked
 
 pytestmark = pytest.mark.torch
 

@@ -15,8 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from worker_hooks import Run
 from worker_hooks.protocol.slots import create_slots, read_slots
-from worker_hooks.training import telemetry, writing
+from worker_hooks.training import telemetry
 from worker_hooks.training.errors import CheckpointError
+from worker_hooks.training.files import writing
 from worker_hooks.training.pending import SLOTS, PendingValues
 
 pytestmark = pytest.mark.torch

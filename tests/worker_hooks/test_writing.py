@@ -11,11 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker_hooks.training import digests, writing
-from worker_hooks.training.chunk_digests import ImageDigests
-from worker_hooks.training.share_files import BLOCK
-from worker_hooks.training.shares import plan_share
-from worker_hooks.training.staging import Buffer, Stage, lay_out, room
+from worker_hooks.training.files import digests, writing
+from worker_hooks.training.files.share_files import BLOCK
+from worker_hooks.training.saving.chunk_digests import ImageDigests
+from worker_hooks.training.saving.shares import plan_share
+from worker_hooks.training.saving.staging import Buffer, Stage, lay_out, room
 
 pytestmark = pytest.mark.torch
 

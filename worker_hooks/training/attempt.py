@@ -15,23 +15,23 @@ import torch.distributed as dist
 from worker_hooks.protocol import generations
 from worker_hooks.protocol.generations import NotNewest
 from worker_hooks.protocol.messages import PHASES
-from worker_hooks.training import retention
 from worker_hooks.training.comms import Coordinator
-from worker_hooks.training.digests import value_digest
-from worker_hooks.training.elastic import checked
+from worker_hooks.training.data.feed import Feed
 from worker_hooks.training.errors import CheckpointError, Superseded
-from worker_hooks.training.feed import Feed
+from worker_hooks.training.files.digests import value_digest
 from worker_hooks.training.identity import Identity
-from worker_hooks.training.lint import Lint
-from worker_hooks.training.occasions import Occasions
+from worker_hooks.training.lint.lint import Lint
+from worker_hooks.training.occasions.occasions import Occasions
 from worker_hooks.training.pending import PendingValues, Point
-from worker_hooks.training.resumption import Demands, Resumption
+from worker_hooks.training.resuming.elastic import checked
+from worker_hooks.training.resuming.resumption import Demands, Resumption
 from worker_hooks.training.sabotage import Sabotage
-from worker_hooks.training.save import Saver, superseded
+from worker_hooks.training.saving import retention
+from worker_hooks.training.saving.save import Saver, superseded
+from worker_hooks.training.saving.turns import SharedTurns
 from worker_hooks.training.settings import read_settings
+from worker_hooks.training.state.tracked import Tracked
 from worker_hooks.training.telemetry import Telemetry
-from worker_hooks.training.tracked import Tracked
-from worker_hooks.training.turns import SharedTurns
 
 _RECENT_LOSSES = 4096
 

@@ -13,7 +13,7 @@ import torch
 from worker_hooks.training import comms
 from worker_hooks.training.attempt import Attempt, Options
 from worker_hooks.training.errors import CheckpointError, RestartedFromScratch, Superseded, VerificationFailed
-from worker_hooks.training.tracked import Tracked
+from worker_hooks.training.state.tracked import Tracked
 
 
 class Run:

@@ -23,7 +23,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 from worker_hooks import Run
-from worker_hooks.training.digests import tensors_digest
+from worker_hooks.training.files.digests import tensors_digest
 
 DEFAULTS: dict[str, Any] = {"kind": "ddp", "steps": 6, "every": 2, "die": None, "diverge": False}
 

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from worker_hooks import Run
 from worker_hooks.training.data import ResumableSampler
-from worker_hooks.training.digests import tensors_digest
+from worker_hooks.training.files.digests import tensors_digest
 
 
 def train(run: Run, options: dict[str, Any]) -> None:

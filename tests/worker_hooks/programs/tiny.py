@@ -25,7 +25,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from worker_hooks import Run
 from worker_hooks.training.data import ResumableSampler
-from worker_hooks.training.sample_random import PerSampleRandom, tell_epoch
+from worker_hooks.training.data.sample_random import PerSampleRandom, tell_epoch
 
 DEFAULTS: dict[str, Any] = {
     "plain": False,
@@ -170,7 +170,7 @@ class Job:
         return loss
 
     def ending(self) -> dict[str, Any]:
-        from worker_hooks.training.digests import tensors_digest
+        from worker_hooks.training.files.digests import tensors_digest
 
         return {
             "parameters": tensors_digest(dict(self.model.named_parameters())),
@@ -242,7 +242,7 @@ def tracked(options: dict[str, Any]) -> None:
 
 def fill_disk(rank: int, step: int) -> None:
     """The disk of one rank takes nothing of one save."""
-    from worker_hooks.training import writing
+    from worker_hooks.training.files import writing
 
     def write(descriptor: int, data: memoryview) -> int:
         name = str(Path(f"/proc/self/fd/{descriptor}").readlink())

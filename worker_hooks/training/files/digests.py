@@ -1,0 +1,94 @@
+"""Digests of files and tensors, written `<algorithm>:<hex>`."""
+
+import ctypes
+import hashlib
+import zlib
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from worker_hooks.protocol.durable import encode_json
+from worker_hooks.training.errors import CheckpointError
+from worker_hooks.training.files import reading
+
+DEFAULT = "xxh3_128" if find_spec("xxhash") else "sha256"
+
+
+class Hasher(Protocol):
+    def update(self, data: Any, /) -> None: ...
+    def hexdigest(self) -> str: ...
+
+
+class _Crc32:
+    def __init__(self) -> None:
+        self._value = 0
+
+    def update(self, data: Any, /) -> None:
+        self._value = zlib.crc32(data, self._value)
+
+    def hexdigest(self) -> str:
+        return f"{self._value:08x}"
+
+
+def new_hasher(algorithm: str) -> Hasher:
+    """Raises CheckpointError if this installation cannot compute `algorithm`."""
+    if algorithm == "xxh3_128":
+        try:
+            import xxhash
+        except ImportError:
+            raise CheckpointError("this checkpoint's digests need the xxhash package (extra `train`)") from None
+        hasher: Hasher = xxhash.xxh3_128()
+        return hasher
+    if algorithm == "sha256":
+        return hashlib.sha256()
+    if algorithm == "crc32":
+        return _Crc32()
+    raise CheckpointError(f"unknown digest algorithm {algorithm!r}")
+
+
+def algorithm_of(digest: str) -> str:
+    return digest.partition(":")[0]
+
+
+def file_digest(path: Path, algorithm: str) -> str:
+    """Reads the file through, whatever it costs: a flipped bit loads without an error otherwise."""
+    hasher = new_hasher(algorithm)
+    for piece in reading.pieces(path):
+        hasher.update(piece)
+    return f"{algorithm}:{hasher.hexdigest()}"
+
+
+def value_digest(value: Any, algorithm: str = DEFAULT) -> str:
+    """Digest of a JSON value."""
+    hasher = new_hasher(algorithm)
+    hasher.update(encode_json(value))
+    return f"{algorithm}:{hasher.hexdigest()}"
+
+
+def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part, detached, contiguous, on the CPU (one copy from a device, none for a plain CPU tensor)."""
+    tensor = tensor.detach()
+    to_local = getattr(tensor, "to_local", None)
+    if to_local is not None:
+        tensor = to_local()
+    # A conjugated view says so in a flag: its memory is not its numbers.
+    return tensor.resolve_conj().resolve_neg().cpu().contiguous()
+
+
+def raw_bytes(tensor: torch.Tensor) -> Any:
+    """The memory of a contiguous CPU tensor, without a copy and without numpy. The tensor must outlive the view."""
+    count = tensor.numel() * tensor.element_size()
+    return memoryview((ctypes.c_char * count).from_address(tensor.data_ptr())).cast("B") if count else memoryview(b"")
+
+
+def tensors_digest(tensors: Mapping[str, torch.Tensor], algorithm: str = DEFAULT) -> str:
+    """Digest over names, types, shapes and bits, in the order of the names."""
+    hasher = new_hasher(algorithm)
+    for name in sorted(tensors):
+        local = local_tensor(tensors[name])
+        hasher.update(f"{name}|{local.dtype}|{list(local.shape)}|".encode())
+        hasher.update(raw_bytes(local))
+    return f"{algorithm}:{hasher.hexdigest()}"

@@ -1,0 +1,105 @@
+"""Findings about what is alive in this process and not tracked: optimizers, schedulers, scalers, iterators.
+
+The garbage collector's list is read at most twice in a run, at the first save, up to a bound: a program with more
+objects than that is looked at in part. Only what provably belongs to the tracked state counts.
+"""
+
+import gc
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from worker_hooks.training.lint.findings import NOTE, Finding
+from worker_hooks.training.lint.state import is_average, is_scheduled
+from worker_hooks.training.state.tracked import Tracked
+
+LIMIT = 4_000_000
+_KINDS = (torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler, _BaseDataLoaderIter)
+
+
+def look(tracked: Tracked) -> list[Finding]:
+    found = list(_look(tracked, alive()))
+    if any(finding.level != NOTE for finding in found):
+        # What the script threw away may still wait for the collector (a scheduler and its optimizer are a cycle).
+        gc.collect()
+        found = list(_look(tracked, alive()))
+    return found
+
+
+def early_iterators(tracked: Tracked) -> Iterator[Finding]:
+    """A loader with a state of its own that is being iterated already would ignore the state that is loaded now."""
+    for name, loader in tracked.loaders.items():
+        if callable(getattr(loader, "load_state_dict", None)) and getattr(loader, "_iterator", None) is not None:
+            text = "an iterator of it exists before its state is loaded, and would go on elsewhere; restore first"
+            yield Finding("iterator", name, text)
+
+
+def alive() -> list[Any]:
+    """The objects of the kinds that matter. By type, without asking the objects, which may answer for others."""
+    matters: dict[type, bool] = {}
+    found = []
+    for item in islice(gc.get_objects(), LIMIT):
+        kind = type(item)
+        if kind not in matters:
+            matters[kind] = issubclass(kind, _KINDS)
+        if matters[kind]:
+            found.append(item)
+    return found
+
+
+def _look(tracked: Tracked, objects: list[Any]) -> Iterator[Finding]:
+    yield from _optimizers(tracked, [item for item in objects if isinstance(item, torch.optim.Optimizer)])
+    yield from _schedulers(tracked, [item for item in objects if isinstance(item, LRScheduler)])
+    yield from _scalers(tracked, [item for item in objects if isinstance(item, torch.amp.GradScaler)])
+    yield from _positions(tracked, any(isinstance(item, _BaseDataLoaderIter) for item in objects))
+
+
+def _optimizers(tracked: Tracked, optimizers: list[torch.optim.Optimizer]) -> Iterator[Finding]:
+    held = {id(p) for known in tracked.optimizers.values() for p in _parameters(known)}
+    others = [item for item in optimizers if not any(item is known for known in tracked.optimizers.values())]
+    for name, model in tracked.models.items():
+        free = {id(p) for p in model.parameters() if p.requires_grad} - held
+        for optimizer in others:
+            if free & {id(p) for p in _parameters(optimizer)}:
+                kind = type(optimizer).__name__
+                yield Finding("optimizer", name, f"a {kind} updates it that is not tracked; track(optimizer=…)")
+                break
+        else:
+            if free and not held & {id(p) for p in model.parameters()} and not is_average(name):
+                yield Finding("optimizer", name, "has parameters to train and no tracked optimizer", NOTE)
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _schedulers(tracked: Tracked, schedulers: list[LRScheduler]) -> Iterator[Finding]:
+    """A plateau scheduler leaves no mark in the groups, by which the others are found."""
+    for name, optimizer in tracked.optimizers.items():
+        driving = [item for item in schedulers if getattr(item, "optimizer", None) is optimizer]
+        marked = any("initial_lr" in group for group in optimizer.param_groups)
+        if driving and not marked and not is_scheduled(tracked, optimizer):
+            kind = type(driving[0]).__name__
+            yield Finding("scheduler", name, f"a {kind} drives it that is not tracked; track(scheduler=…)")
+
+
+def _scalers(tracked: Tracked, scalers: list[torch.amp.GradScaler]) -> Iterator[Finding]:
+    """One that is switched off, or that nothing was ever scaled with, has no state."""
+    known = list(tracked.others.values())
+    used = [item for item in scalers if item.is_enabled() and item._scale is not None]
+    if any(not any(item is tracked_one for tracked_one in known) for item in used):
+        yield Finding("scaler", "scaler", "a GradScaler is in use and not tracked; track(scaler=…)")
+
+
+def _positions(tracked: Tracked, iterating: bool) -> Iterator[Finding]:
+    if tracked.loaders:
+        return
+    if iterating:
+        text = "a DataLoader is being iterated and none is tracked, so samples come twice or never; track(loader=…)"
+        yield Finding("data_position", "loader", text)
+    else:
+        yield Finding("data_position", "loader", "no loader is tracked; the script must know its own place", NOTE)

@@ -1,0 +1,225 @@
+"""From a checkpoint to the first step: choose, load, warm up, restore the random state, verify. In that order."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from worker_hooks.protocol import leases
+from worker_hooks.protocol.losses import read_losses
+from worker_hooks.training.comms import Coordinator
+from worker_hooks.training.data.feed import Feed
+from worker_hooks.training.errors import VerificationFailed
+from worker_hooks.training.identity import Identity
+from worker_hooks.training.resuming import elastic, resume, verify
+from worker_hooks.training.resuming.replay import Replay, demand_replay
+from worker_hooks.training.resuming.resume import Source
+from worker_hooks.training.sabotage import Sabotage
+from worker_hooks.training.state import ddp, random_state
+from worker_hooks.training.state.tracked import Tracked
+from worker_hooks.training.telemetry import Telemetry
+
+
+@dataclass(frozen=True)
+class Demands:
+    """What the run asks of a resume: equality to the bit, the same number of ranks, no beginning at step 0 again."""
+
+    exact: bool
+    elastic: str | None
+    fresh_start: bool = False
+
+
+class Resumption:
+    """One resume of one rank. `ready` only after the verification passed; without a checkpoint it is ready at once."""
+
+    def __init__(
+        self, identity: Identity, coordinator: Coordinator, telemetry: Telemetry, sabotage: Sabotage, demands: Demands
+    ) -> None:
+        self.source: Source | None = None
+        self.replay = Replay({}, 0, exact=True)
+        self.elastic: elastic.Plan | None = None
+        self.max_step_before = 0
+        self.ready = False
+        self._identity = identity
+        self._coordinator = coordinator
+        self._telemetry = telemetry
+        self._sabotage = sabotage
+        self._demands = demands
+        self._suspects: list[str] = []
+        self._lease = ExitStack()
+        self._set_aside: Callable[[Any, str], None] = lambda folder, reason: None
+
+    @property
+    def step(self) -> int:
+        return self.source.manifest.step if self.source else 0
+
+    @property
+    def epoch(self) -> int:
+        return int(self.source.own.data["epoch"]) if self.source else 0
+
+    def accumulation(self, asked: int) -> int:
+        """Batches per update: what the policy found, or an earlier attempt's, unless the script asks for another."""
+        if self.elastic is not None:
+            return self.elastic.accumulation
+        if self.source is None or self.source.first.data.get("accumulation_asked") != asked:
+            return asked
+        return int(self.source.first.data["accumulation"])
+
+    def begin(self, tracked: Tracked, feeds: dict[str, Feed], set_aside: Callable[[Any, str], None]) -> None:
+        """Choose and load. What must come last waits for `complete`. Collective."""
+        self._telemetry.phase("loading")
+        self._set_aside = set_aside
+        run = self._identity.run
+        self.source = resume.choose(run, self._coordinator, set_aside, fresh_start=self._demands.fresh_start)
+        if self._identity.rank == 0:
+            self._tell_storage(run)
+        if self.source is None:
+            # Steps done before and lost are not new when they come again. Nothing was restored, so nothing is compared.
+            me = self._identity
+            self.max_step_before = max(read_losses(me.run, me.rank, before_generation=me.generation), default=0)
+            self.ready = True
+            self._telemetry.start_step(0)
+            self._telemetry.phase("training")
+            return
+        if self._identity.rank == 0:  # for all of them: the verification, which is collective, ends it
+            self._lease.enter_context(leases.reading(self.source.folder))
+        self._plan_batches(self.source, feeds)
+        self._load(self.source, tracked, feeds)
+        self._telemetry.start_step(self.step)
+        self._telemetry.event("loaded", step=self.step, folder=self.source.folder.name)
+        self._warm_up(self.source, tracked)
+
+    def complete(self, tracked: Tracked, opened: str | None, feed: Feed | None) -> None:
+        """Random state last, then everything compared; from here on nothing touches the run but the run.
+
+        `feed` is the tracked loader just opened under the name `opened`, if there is one. Collective.
+        """
+        source = self.source
+        assert source is not None
+        if source.exact:
+            random_state.restore(source.own.random["state"])
+        if self._identity.rank == self._identity.world_size - 1:
+            self._sabotage.random()
+        digests = random_state.digests(random_state.capture())
+        checks = [
+            *verify.state_checks(source, tracked, step=self.step, world_size=self._identity.world_size),
+            self._position_check(source, opened, feed),
+            *(verify.Check(*found) for found in (feed.checks() if feed is not None else ())),
+            verify.random_check(source, digests, self._identity.world_size),
+            verify.layout_check(source, tracked, self._identity.world_size, exact=self._demands.exact),
+        ]
+        self.report("before_first_step", self.step, checks)
+        self._suspects = self._not_equal(tracked, checks)
+        with self._lease, self._walking_back(source):
+            verify.demand(checks, self._coordinator, self.step)
+        if self.elastic is not None:
+            elastic.scale(tracked.optimizers.values(), tracked.others.values(), self.elastic.lr_factor)
+        self.ready = True
+        self._telemetry.phase("training")
+
+    def replayed(self, step: int, loss: float) -> None:
+        """Compare a step that was done before; raises VerificationFailed."""
+        check = self.replay.check(step, loss, self._suspects)
+        if check is not None:
+            self.report("replay", step, [check])
+            with self._walking_back(self.source):
+                demand_replay(check, step, self._identity.rank)
+
+    def report(self, stage: str, step: int, checks: list[verify.Check]) -> None:
+        self._telemetry.record(
+            "verification",
+            rank=self._identity.rank,
+            stage=stage,
+            step=step,
+            outcome=verify.worst(checks),
+            checks=[check.record() for check in checks],
+        )
+
+    def _plan_batches(self, source: Source, feeds: dict[str, Feed]) -> None:
+        """What another number of ranks makes of the global batch. Before anything is loaded: it may be refused."""
+        ranks = self._identity.world_size
+        if source.manifest.world_size == ranks:
+            return
+        accumulation = int(source.first.data.get("accumulation") or 1)
+        name = next(iter(feeds), None)
+        saved = source.first.data["loaders"].get(name, {})
+        before = saved.get("global_batch")
+        micro = None if before is None else before // source.manifest.world_size
+        together = feeds[name].global_batch if name is not None else None
+        self.elastic = elastic.plan(
+            self._demands.elastic,
+            elastic.Batch(source.manifest.world_size, micro, accumulation),
+            elastic.Batch(ranks, None if together is None else together // ranks, 1),
+        )
+
+    @contextmanager
+    def _walking_back(self, source: Source | None) -> Iterator[None]:
+        """A checkpoint whose resume fails is set aside once: the next attempt takes the one before. If that fails as
+        well, nothing more is given up and a person is asked."""
+        try:
+            yield
+        except VerificationFailed as error:
+            if source is not None and resume.may_walk_back(self._identity.run, source.folder.name):
+                self._set_aside(source.folder, f"{resume.FAILED_VERIFICATION} ({', '.join(error.parts)}): {error}")
+            raise
+
+    @staticmethod
+    def _not_equal(tracked: Tracked, checks: list[verify.Check]) -> list[str]:
+        """What would explain a loss that is not as it was: parts not shown to be equal, and parts nobody tracks."""
+        found = [check.name for check in checks if check.outcome != verify.PASS]
+        kinds = {name.partition(".")[0] for name in (*tracked.others, *tracked.loaders)}
+        return found + [f"{kind} (not tracked)" for kind in ("scaler", "scheduler", "loader") if kind not in kinds]
+
+    def _tell_storage(self, run: Path) -> None:
+        """What a person should know about the folder: a hint that misleads, progress that is given up."""
+        if self.source is not None:
+            self._sign("checkpoint_pointer", resume.pointer_problem(run, self.source.folder.name))
+        elif bad := resume.bad_checkpoints(run):
+            self._sign("restarted_from_scratch", f"RESTARTED_FROM_SCRATCH allowed by fresh_start: {'; '.join(bad)}")
+
+    def _sign(self, code: str, raw: str | None) -> None:
+        if raw is not None:
+            self._telemetry.record("sign", code=code, raw=raw[:4096], layer="storage", source="training")
+
+    def _load(self, source: Source, tracked: Tracked, feeds: dict[str, Feed]) -> None:
+        torch.set_num_threads(source.first.run["threads"])
+        resume.load(source, tracked, self._identity.world_size)
+        for name, position in source.own.data["loaders"].items():
+            if name in feeds:
+                feeds[name].resume(position)
+        self._read_record(source)
+        self._sabotage.weights(tracked.parameters().values())
+        self._sabotage.learning_rate(tracked.optimizers.values())
+
+    def _read_record(self, source: Source) -> None:
+        """What this rank recorded before: to compare with, and to complete where a dead host lost lines."""
+        me = self._identity
+        known = read_losses(me.run, me.rank, before_generation=me.generation)
+        for step, loss in source.own.losses if source.exact else ():
+            if step not in known:
+                self._telemetry.loss(step, float.fromhex(loss))
+        beyond = {step: loss for step, loss in known.items() if step > self.step}
+        self.max_step_before = max([self.step, *beyond])
+        same = self._same_ranks(source)
+        self.replay = Replay(known, self.step, exact=self._demands.exact, comparable=same)
+
+    def _same_ranks(self, source: Source) -> bool:
+        """On another number of ranks each one sees other samples: its own losses and positions do not carry over."""
+        return source.manifest.world_size == self._identity.world_size
+
+    def _warm_up(self, source: Source, tracked: Tracked) -> None:
+        self._telemetry.phase("warming_up")
+        orders = source.first.run["layout"]["buckets"]
+        for path, replica in ddp.replicas(tracked.models).items():
+            if orders.get(path) is not None and ddp.rebuilds(replica):
+                ddp.warm_up(replica, orders[path])
+        self._telemetry.event("warmed_up")
+
+    def _position_check(self, source: Source, opened: str | None, feed: Feed | None) -> verify.Check:
+        saved = source.own.data["loaders"]
+        if feed is None or opened not in saved:
+            return verify.Check("data_position", verify.DEGRADED, saved, None)
+        return verify.position_check(saved[opened], feed.actual(), same_ranks=self._same_ranks(source))

@@ -1,0 +1,175 @@
+"""Is the resumed run the same run? Compared before the first step, and again with each replayed step's loss."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from worker_hooks.training.comms import Coordinator
+from worker_hooks.training.errors import VerificationFailed
+from worker_hooks.training.resuming.live_digests import NAMED, compare
+from worker_hooks.training.resuming.resume import Source
+from worker_hooks.training.state import ddp, fingerprint
+from worker_hooks.training.state.tracked import Parts, Tracked
+
+PASS, DEGRADED, RESHARDED, FAIL = "PASS", "DEGRADED", "RESHARDED", "FAIL"
+LR_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class Check:
+    name: str
+    outcome: str
+    expected: Any
+    actual: Any
+    code: str | None = None
+    why: str | None = None
+
+    def record(self) -> dict[str, Any]:
+        """`code` names a mistake that is known by itself; `why` is for people."""
+        said = {"name": self.name, "outcome": self.outcome, "expected": self.expected, "actual": self.actual}
+        return said | {key: text for key, text in (("code", self.code), ("why", self.why)) if text is not None}
+
+
+def worst(checks: list[Check]) -> str:
+    outcomes = {check.outcome for check in checks}
+    return next((outcome for outcome in (FAIL, RESHARDED, DEGRADED) if outcome in outcomes), PASS)
+
+
+def equal(name: str, expected: Any, actual: Any) -> Check:
+    return Check(name, PASS if expected == actual else FAIL, expected, actual)
+
+
+# --- before the first step --------------------------------------------------------------------------------------
+
+
+def state_checks(source: Source, tracked: Tracked, *, step: int, world_size: int) -> list[Check]:
+    """Step, parameters (with buffers), optimizer, learning rate, and each further object under its own name."""
+    saved, algorithm = source.own.fingerprint, source.manifest.digest_algorithm
+    parts = tracked.collect(world_size)
+    now = fingerprint.summary(tracked, parts, step=step, world_size=world_size, algorithm=algorithm)
+    objects = fingerprint.object_digests({name: parts.values[name] for name in tracked.others}, parts.own, algorithm)
+    tensors = _Tensors(source, parts)
+    of_model = {key for key in tensors.names if key.partition("/")[0] in tracked.models}
+    of_optimizer = {key for key in tracked.optimizer_tensors() if not key.endswith(".lr")}
+    return [
+        equal("step", saved["step"], step),
+        tensors.check("parameters", of_model),
+        tensors.check("optimizer", of_optimizer, settings=(_saved_settings(source, tracked), now["settings"])),
+        learning_rate_check(saved["learning_rate"], now["learning_rate"]),
+        *(equal(name, digest, objects.get(name)) for name, digest in saved["objects"].items()),
+    ]
+
+
+def _saved_settings(source: Source, tracked: Tracked) -> str:
+    """Version 1 of a fingerprint has none of its own: what the rank file holds stands for it."""
+    saved: str | None = source.own.fingerprint.get("settings")
+    optimizers = {name: source.own.state[name] for name in tracked.optimizers}
+    return saved or fingerprint.settings_digest(optimizers, source.manifest.digest_algorithm)
+
+
+class _Tensors:
+    """This rank's tensors as they are now, beside what is stored."""
+
+    def __init__(self, source: Source, parts: Parts) -> None:
+        self._reader = source.reader()
+        self._keys = source.keys(self._reader)
+        self._live = {**parts.shared, **parts.own}
+        self.names = set(self._live)
+
+    def check(self, name: str, names: set[str], *, settings: tuple[Any, Any] | None = None) -> Check:
+        """Equal to the bit, and so are the plain values' digests in `settings` (expected, actual)."""
+        found = compare(self._reader, self._keys, {key: self._live[key] for key in sorted(names)})
+        expected, actual = found.summary()
+        if settings is not None:
+            expected["values"], actual["values"] = settings
+        if found.differing:
+            first, more = found.differing[:NAMED], len(found.differing) - NAMED
+            why = ", ".join(first) + (f" and {more} more" if more > 0 else "")
+            return Check(name, FAIL, expected, actual, why=why)
+        same = expected.get("values") == actual.get("values")
+        return Check(name, PASS if same else FAIL, expected, actual, why=None if same else "its plain values")
+
+
+def learning_rate_check(saved: list[str], now: list[str]) -> Check:
+    """R10. Of every group, before the first step: a scheduler that was built anew shows here, not in the loss later."""
+    if saved == now:
+        return Check("learning_rate", PASS, saved, now)
+    pairs = [(float.fromhex(before), float.fromhex(after)) for before, after in zip(saved, now, strict=False)]
+    jumped = [pair for pair in pairs if abs(pair[0] - pair[1]) > LR_TOLERANCE * max(map(abs, pair))]
+    if jumped or len(saved) != len(now):
+        why = ", ".join(f"{before:.6g} at the save, {after:.6g} now" for before, after in jumped[:NAMED])
+        return Check("learning_rate", FAIL, saved, now, "LR_JUMP", why or f"{len(saved)} groups, now {len(now)}")
+    return Check("learning_rate", DEGRADED, saved, now)
+
+
+def position_check(saved: dict[str, Any], actual: dict[str, Any], *, same_ranks: bool) -> Check:
+    """Every part of the position that both sides know; without the ids of the next batch it cannot be a PASS.
+
+    On another number of ranks only what the whole job consumed can be the same.
+    """
+    keys = [key for key in saved if key in actual and (same_ranks or key in ("epoch", "consumed", "sampler_seed"))]
+    check = equal("data_position", {key: saved[key] for key in keys}, {key: actual[key] for key in keys})
+    if check.outcome == PASS and "next_ids_digest" not in keys:
+        return Check(check.name, DEGRADED, check.expected, check.actual)
+    return check
+
+
+def random_check(source: Source, actual: dict[str, str], world_size: int) -> Check:
+    """This rank's own generators, against this rank's own digests: another rank's state would pass a check of rank 0
+    alone. On another number of ranks no rank goes on where one was."""
+    saved = {key: value for key, value in source.own.random.items() if key != "state"}
+    if source.manifest.world_size != world_size:
+        return Check("random_state", DEGRADED, None, actual, why="not exact: the number of ranks changed")
+    wrong = [key for key, value in saved.items() if actual.get(key) != value]
+    now = {key: actual.get(key) for key in saved}
+    if wrong:
+        return Check("random_state", FAIL, saved, now, "RNG_MISMATCH", ", ".join(wrong))
+    return Check("random_state", PASS, saved, now)
+
+
+def layout_check(source: Source, tracked: Tracked, world_size: int, *, exact: bool) -> Check:
+    """World size, thread count, versions, and the order in which DDP will sum. Another world size comes here only by a
+    stated policy."""
+    saved = source.first.run
+    expected = {**saved["layout"], "threads": saved["threads"], "versions": saved["versions"]}
+    actual = {
+        **_also_in(saved["layout"], fingerprint.layout(tracked, world_size)),
+        "threads": torch.get_num_threads(),
+        "versions": _also_in(saved["versions"], fingerprint.versions()),
+    }
+    if expected["world_size"] != world_size:
+        return Check("layout", RESHARDED, expected, actual, why=f"{expected['world_size']} ranks, now {world_size}")
+    if exact and (expected != actual or not _orders_known(tracked, actual["buckets"])):
+        return Check("layout", DEGRADED, expected, actual)
+    return Check("layout", PASS, expected, actual)
+
+
+def _also_in(saved: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Without what an older checkpoint does not say."""
+    return {key: value for key, value in now.items() if key in saved}
+
+
+def _orders_known(tracked: Tracked, buckets: dict[str, Any]) -> bool:
+    replicas = ddp.replicas(tracked.models)
+    return all(buckets[path] is not None for path, replica in replicas.items() if not replica.find_unused_parameters)
+
+
+def demand(checks: list[Check], coordinator: Coordinator, step: int) -> None:
+    """Agree with all ranks; raises VerificationFailed on every rank if any check failed on any. Collective."""
+    failed = coordinator.gather([[c.name, c.code, c.why] for c in checks if c.outcome == FAIL])
+    parts: dict[str, list[int]] = {}
+    details: dict[str, None] = {}
+    for rank, found in enumerate(failed):
+        for name, code, why in found:
+            parts.setdefault(name, []).append(rank)
+            if code or why:
+                details[f"{name}: {' '.join(filter(None, (code, why)))}"] = None
+    if parts:
+        said = ", ".join(f"{name} (ranks {ranks})" for name, ranks in parts.items())
+        more = f" [{'; '.join(list(details)[:NAMED])}]" if details else ""
+        raise VerificationFailed(
+            f"relume: verification failed before the first step after step {step}: {said} differ from the checkpoint"
+            f"{more}; not training on",
+            tuple(parts),
+        )

@@ -1,0 +1,177 @@
+"""Host memory that a save is copied into: the image of the files to be written, byte for byte.
+
+One buffer, allocated and touched before the first save is due and used again by every save. Each chunk begins on a
+64-byte boundary and each file on a block, so that writing is one sequential write of the buffer.
+
+Measured (2 cores, 1 GiB): 64 to 20,000 tensors copied one by one, by `_foreach_copy_` and by memmove take the same
+0.05 s, which is what one copy of the memory takes; first touch costs 0.3 to 1.9 s, so it is paid beforehand. A second
+buffer would be of no use: a save that falls due while one is in flight is skipped.
+"""
+
+import mmap
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from worker_hooks.training.files.share_files import ALIGN, BLOCK
+from worker_hooks.training.saving.shares import Chunk, Share
+
+_HUGE = 2 << 20
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Chunk number `index` of the share lies at `start` of its file."""
+
+    index: int
+    start: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Image:
+    """One file: where it begins in the buffer, its length, and its chunks in order."""
+
+    at: int
+    bytes: int
+    placed: tuple[Placed, ...]
+
+
+def lay_out(chunks: Sequence[Chunk], apart: Collection[int] = ()) -> tuple[Image, ...]:
+    """Two images: all chunks but those numbered in `apart`, and those."""
+    first = _image(0, [(index, chunk) for index, chunk in enumerate(chunks) if index not in apart])
+    return first, _image(_up(first.bytes, BLOCK), [(index, chunks[index]) for index in sorted(apart)])
+
+
+def room(images: Sequence[Image]) -> int:
+    """How large a buffer the images need, the last block of each whole."""
+    return max(image.at + _up(image.bytes, BLOCK) for image in images)
+
+
+def _image(at: int, chunks: list[tuple[int, Chunk]]) -> Image:
+    placed, end = [], 0
+    for index, chunk in chunks:
+        placed.append(Placed(index, end, chunk.bytes))
+        end = _up(end + chunk.bytes, ALIGN)
+    return Image(at, end, tuple(placed))
+
+
+def _up(count: int, unit: int) -> int:
+    return -(-count // unit) * unit
+
+
+class Buffer:
+    """Anonymous memory on huge pages where the system gives them, page-locked for a CUDA device (that part was not run
+    on hardware). Released with the last tensor over it."""
+
+    def __init__(self, size: int, *, pinned: bool = False) -> None:
+        self.size = _up(max(size, 1), BLOCK)
+        self._memory = mmap.mmap(-1, _up(self.size, _HUGE))
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            try:
+                self._memory.madvise(mmap.MADV_HUGEPAGE)
+            except OSError:  # a kernel without them
+                pass
+        self.bytes = torch.frombuffer(self._memory, dtype=torch.uint8, count=self.size)
+        self.bytes.zero_()  # the page faults of the first touch, paid here and in no save
+        self._pinned = pinned and _register(self.bytes)
+
+    def window(self, start: int, end: int) -> memoryview:
+        return memoryview(self._memory)[start:end]
+
+    def view(self, start: int, chunk: Chunk) -> torch.Tensor:
+        """A chunk of the image as the tensor it is."""
+        if chunk.bytes == 0:
+            return torch.empty(chunk.sizes, dtype=chunk.dtype)
+        count = chunk.bytes // chunk.dtype.itemsize
+        return torch.frombuffer(self._memory, dtype=chunk.dtype, count=count, offset=start).view(chunk.sizes)
+
+    def close(self) -> None:
+        if self._pinned:
+            torch.cuda.cudart().cudaHostUnregister(self.bytes.data_ptr())
+            self._pinned = False
+
+
+def _register(memory: torch.Tensor) -> bool:
+    """Page-locked memory that torch knows nothing of still makes its copies asynchronous."""
+    return int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0)) == 0
+
+
+class Stage:
+    """A share in a buffer that holds it whole."""
+
+    whole = True
+
+    def __init__(self, share: Share, images: tuple[Image, ...], buffer: Buffer) -> None:
+        self.share = share
+        self.images = images
+        self.buffer = buffer
+        places = {placed.index: image.at + placed.start for image in images for placed in image.placed}
+        self.tensors = [buffer.view(places[index], chunk) for index, chunk in enumerate(share.chunks)]
+        self._stream: Any = None
+        self._copied: Any = None
+
+    def fill(self, sources: list[torch.Tensor]) -> None:
+        """Copy the share. From CPU tensors it is complete when this returns. From a CUDA device the copy runs on a
+        stream of its own, the device's later work waits for it, this thread does not (not run on hardware)."""
+        device = next((tensor.device for tensor in sources if tensor.is_cuda), None)
+        with torch.no_grad():
+            if device is None:
+                torch._foreach_copy_(self.tensors, sources)
+            else:
+                self._fill_from(device, sources)
+
+    def _fill_from(self, device: torch.device, sources: list[torch.Tensor]) -> None:
+        self._stream = self._stream or torch.cuda.Stream(device)
+        now = torch.cuda.current_stream(device)
+        self._stream.wait_stream(now)
+        with torch.cuda.stream(self._stream):
+            for view, tensor in zip(self.tensors, sources, strict=True):
+                view.copy_(tensor, non_blocking=True)
+                if tensor.is_cuda:
+                    tensor.record_stream(self._stream)
+            self._copied = self._stream.record_event()
+        now.wait_event(self._copied)
+
+    def arrived(self) -> None:
+        """Wait until the copy is complete. Not for the training thread."""
+        if self._copied is not None:
+            self._copied.synchronize()
+
+    def windows(self, image: Image) -> Iterator[memoryview]:
+        """The whole image at once, with the room up to the end of its last block."""
+        yield self.buffer.window(image.at, image.at + _up(image.bytes, BLOCK))
+
+
+class PieceStage:
+    """A share that is larger than the buffer: copied window by window while it is written, and training waits.
+
+    A tensor that is not contiguous is copied once more on its own device.
+    """
+
+    whole = False
+
+    def __init__(self, share: Share, images: tuple[Image, ...], buffer: Buffer, tensors: list[torch.Tensor]) -> None:
+        self.share = share
+        self.images = images
+        self._buffer = buffer
+        self.tensors = tensors
+
+    def arrived(self) -> None:
+        """Every copy here is complete when it returns."""
+
+    def windows(self, image: Image) -> Iterator[memoryview]:
+        size = self._buffer.size
+        for begin in range(0, image.bytes, size):
+            end = min(begin + size, image.bytes)
+            for placed in image.placed:
+                self._copy(placed, max(begin, placed.start), min(end, placed.start + placed.bytes), begin)
+            yield self._buffer.window(0, _up(end - begin, BLOCK))
+
+    def _copy(self, placed: Placed, start: int, end: int, begin: int) -> None:
+        """The part of a chunk that lies between two places of the file."""
+        if start < end:
+            flat = self.tensors[placed.index].contiguous().reshape(-1).view(torch.uint8)
+            self._buffer.bytes[start - begin : end - begin].copy_(flat[start - placed.start : end - placed.start])

@@ -1,0 +1,82 @@
+"""One rank's part of a checkpoint, from the staged share to the rank file that says it is complete."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from worker_hooks.protocol.durable import create_file, encode_json, sync_folder
+from worker_hooks.protocol.manifest import RankFile, encode_rank_file, rank_file_name, rank_folder_name
+from worker_hooks.training.errors import CheckpointError
+from worker_hooks.training.files.digests import DEFAULT
+from worker_hooks.training.identity import Identity
+from worker_hooks.training.saving.share_writer import Written, write_share
+from worker_hooks.training.saving.shares import Share, own_key
+from worker_hooks.training.saving.staging import PieceStage, Stage
+from worker_hooks.training.state import fingerprint, random_state
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything a save needs after training has gone on: the staged share, and JSON values of its own."""
+
+    step: int
+    share: Share
+    staged: Stage | PieceStage
+    parameters: frozenset[str]
+    random: dict[str, Any]
+    data: dict[str, Any]
+    fingerprint: dict[str, Any]
+    state: dict[str, Any]
+    objects: tuple[str, ...]
+    optimizers: tuple[str, ...]
+    losses: tuple[tuple[int, str], ...]
+    run: dict[str, Any]
+    skipped: int
+
+
+def write(folder: Path, me: Identity, snapshot: Snapshot, kept: list[Path]) -> Written:
+    """Durable when this returns. Raises OSError, CheckpointError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    checked = [index for index, key in enumerate(snapshot.share.keys) if key in snapshot.parameters]
+    written = write_share(folder, me.rank, snapshot.staged, DEFAULT, checked=checked, kept=kept)
+    rank_file = RankFile(
+        rank=me.rank,
+        generation=me.generation,
+        step=snapshot.step,
+        files=written.files,
+        random={**random_state.digests(snapshot.random), "state": snapshot.random},
+        data=snapshot.data,
+        fingerprint={
+            **snapshot.fingerprint,
+            **_digests(snapshot, me.rank),
+            "finite": written.finite,
+        },
+        state=snapshot.state,
+        losses=snapshot.losses,
+        run=snapshot.run,
+        saving={"bytes_linked": written.linked},
+    )
+    sync_folder(me.run)
+    if not create_file(folder / rank_file_name(me.rank), encode_json(encode_rank_file(rank_file))):
+        raise CheckpointError(f"{folder.name}: rank {me.rank} was saved there before")
+    return written
+
+
+def _digests(snapshot: Snapshot, rank: int) -> dict[str, Any]:
+    """Over the staged copies; written in pieces there are none, and training waits, so over the tensors themselves."""
+    prefix = own_key(rank, "")
+    tensors = dict(zip(snapshot.share.keys, snapshot.staged.tensors, strict=True))
+    own = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+    objects = {name: snapshot.state[name] for name in snapshot.objects}
+    optimizers = {name: snapshot.state[name] for name in snapshot.optimizers}
+    return {
+        "settings": fingerprint.settings_digest(optimizers, DEFAULT),
+        "objects": fingerprint.object_digests(objects, own, DEFAULT),
+    }
+
+
+def remove(folder: Path, rank: int) -> None:
+    """What a failed save left of this rank's part. A part that a rank file vouches for stays."""
+    if not (folder / rank_file_name(rank)).exists():
+        shutil.rmtree(folder / rank_folder_name(rank), ignore_errors=True)

@@ -1,0 +1,1 @@
+"""The complete state of a run and what identifies it: names, tensors, random numbers, layout, fingerprint."""

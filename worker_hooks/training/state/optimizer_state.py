@@ -1,0 +1,153 @@
+"""An optimizer's state under parameter names instead of numbers.
+
+`torch.distributed`'s own reader of optimizer state takes a step on a fresh optimizer; this one only looks.
+`Optimizer.load_state_dict` casts state to the parameter's type; this one puts back the stored bits.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from worker_hooks.training.errors import CheckpointMismatch
+from worker_hooks.training.state import names
+from worker_hooks.training.state.codec import Tensors, decode, encode
+
+
+class OptimizerState:
+    def __init__(self, name: str, optimizer: torch.optim.Optimizer, models: Mapping[str, nn.Module]) -> None:
+        self._name = name
+        self._optimizer = optimizer
+        self._names = _parameter_names(optimizer, models)
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+        """(key, tensor, the parameter it belongs to) for every tensor of the state and of the groups."""
+        for parameter, state in self._optimizer.state.items():
+            for key, value in state.items():
+                yield from ((path, tensor, parameter) for path, tensor in _inside(self._key(parameter, key), value))
+        for index, group in enumerate(self._optimizer.param_groups):
+            for key, value in group.items():
+                if isinstance(value, torch.Tensor) and group["params"]:
+                    yield f"{self._name}/group.{index}.{key}", value, group["params"][0]
+
+    def values(self) -> dict[str, Any]:
+        """JSON: the groups' settings and parameter names, the state's other values, and where each tensor lives."""
+        state: dict[str, Any] = {}
+        for parameter, items in self._optimizer.state.items():
+            state[self._names[parameter]] = {
+                key: _describe(value, self._key(parameter, key)) for key, value in items.items()
+            }
+        return {
+            "groups": [self._group(index, group) for index, group in enumerate(self._optimizer.param_groups)],
+            "state": state,
+        }
+
+    def targets(self, stored: Mapping[str, Any]) -> Tensors:
+        """Empty tensors of the stored types and places, to be filled. Raises CheckpointMismatch if groups differ."""
+        groups = self.values()["groups"]
+        if [group["params"] for group in groups] != [group["params"] for group in stored["groups"]]:
+            raise CheckpointMismatch(f"{self._name}: the parameter groups are others than at the save")
+        found: Tensors = {}
+        parameters = {name: parameter for parameter, name in self._names.items()}
+        for name, items in stored["state"].items():
+            parameter = parameters[name]
+            for key, item in items.items():
+                found |= _empties(self._key(parameter, key), item, parameter)
+        for index, group in enumerate(self._optimizer.param_groups):
+            for key, value in group.items():
+                if isinstance(value, torch.Tensor):
+                    found[f"{self._name}/group.{index}.{key}"] = value.detach()
+        return found
+
+    def restore(self, stored: Mapping[str, Any], tensors: Tensors) -> None:
+        """Put everything back; state that the checkpoint does not have is dropped."""
+        parameters = {name: parameter for parameter, name in self._names.items()}
+        self._optimizer.state.clear()
+        for name, items in stored["state"].items():
+            parameter = parameters[name]
+            self._optimizer.state[parameter] = {
+                key: _rebuilt(self._key(parameter, key), item, tensors) for key, item in items.items()
+            }
+        for group, saved in zip(self._optimizer.param_groups, stored["groups"], strict=True):
+            for key, value in saved["settings"].items():
+                if not isinstance(group.get(key), torch.Tensor):
+                    group[key] = decode(value, tensors)
+
+    def _group(self, index: int, group: Mapping[str, Any]) -> dict[str, Any]:
+        path = f"{self._name}/group.{index}"
+        settings = {
+            key: {"$": "tensor", "key": f"{path}.{key}"}
+            if isinstance(value, torch.Tensor)
+            else encode(value, f"{path}.{key}", None)
+            for key, value in group.items()
+            if key != "params"
+        }
+        return {"params": [self._names[parameter] for parameter in group["params"]], "settings": settings}
+
+    def _key(self, parameter: torch.Tensor, key: str) -> str:
+        return f"{self._name}/{self._names[parameter]}/{key}"
+
+
+def _inside(path: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """A tensor, or those in a list of them (L-BFGS keeps its history so)."""
+    if isinstance(value, torch.Tensor):
+        yield path, value
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _inside(f"{path}.{index}", item)
+
+
+def _describe(value: Any, path: str) -> Any:
+    if isinstance(value, list | tuple) and next(_inside(path, value), None) is not None:
+        items = [_describe(item, f"{path}.{index}") for index, item in enumerate(value)]
+        return {"$": "sequence", "tuple": isinstance(value, tuple), "items": items}
+    if not isinstance(value, torch.Tensor):
+        return encode(value, path, None)
+    return {
+        "$": "state",
+        "dtype": str(value.dtype).removeprefix("torch."),
+        "size": list(value.shape),
+        "like": names.is_sharded(value),
+        "cpu": value.device.type == "cpu",
+    }
+
+
+def _empties(path: str, item: Any, parameter: torch.Tensor) -> Tensors:
+    kind = item.get("$") if isinstance(item, dict) else None
+    if kind == "state":
+        return {path: _empty(item, parameter)}
+    found: Tensors = {}
+    for index, inner in enumerate(item["items"]) if kind == "sequence" else ():
+        found |= _empties(f"{path}.{index}", inner, parameter)
+    return found
+
+
+def _rebuilt(path: str, item: Any, tensors: Tensors) -> Any:
+    kind = item.get("$") if isinstance(item, dict) else None
+    if kind == "state":
+        return tensors[path]
+    if kind != "sequence":
+        return decode(item, tensors)
+    items = [_rebuilt(f"{path}.{index}", inner, tensors) for index, inner in enumerate(item["items"])]
+    return tuple(items) if item["tuple"] else items
+
+
+def _empty(item: Mapping[str, Any], parameter: torch.Tensor) -> torch.Tensor:
+    dtype = getattr(torch, item["dtype"])
+    if item["like"]:
+        return torch.empty_like(parameter, dtype=dtype).detach()
+    return torch.empty(item["size"], dtype=dtype, device="cpu" if item["cpu"] else parameter.device)
+
+
+def _parameter_names(optimizer: torch.optim.Optimizer, models: Mapping[str, nn.Module]) -> dict[torch.Tensor, str]:
+    """Clean model names; a parameter of no tracked model is named by its place in the optimizer."""
+    known: dict[torch.Tensor, str] = {}
+    for model_name, model in models.items():
+        for name, parameter in names.parameters(model):
+            known.setdefault(parameter, f"{model_name}:{name}")
+    found = {}
+    for index, group in enumerate(optimizer.param_groups):
+        for position, parameter in enumerate(group["params"]):
+            found[parameter] = known.get(parameter, f"group.{index}.{position}")
+    return found
