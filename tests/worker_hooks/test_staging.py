@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ from hypothesis import strategies as st
 from worker_hooks.training.files import digests
 from worker_hooks.training.files.share_files import ALIGN, BLOCK
 from worker_hooks.training.resuming import share_reader
-from worker_hooks.training.saving import shares
+from worker_hooks.training.saving import shares, staging
+from worker_hooks.training.saving.background import wait_until
 from worker_hooks.training.saving.share_writer import Written, write_share
 from worker_hooks.training.saving.shares import Dealer, plan_share
 from worker_hooks.training.saving.stages import Stages
-from worker_hooks.training.saving.staging import Buffer, Stage, lay_out, room
+from worker_hooks.training.saving.staging import Buffer, PieceStage, Stage, lay_out, room
 from worker_hooks.training.state.tracked import Parts
 
 pytestmark = pytest.mark.torch
@@ -40,7 +42,10 @@ def state(frozen: int = 1 << 19) -> dict[str, torch.Tensor]:
 
 def stage(stages: Stages, tensors: dict[str, torch.Tensor]) -> Any:
     share, found = Dealer(0, 1).deal(Parts(shared=tensors))
-    return stages.stage(share, share.tensors(found))
+    staged = stages.stage(share, share.tensors(found))
+    if isinstance(staged, Stage):
+        staged.fill(share.tensors(found))
+    return staged
 
 
 def save(run: Path, step: int, stages: Stages, tensors: dict[str, torch.Tensor], *, commit: bool = True) -> Written:
@@ -110,7 +115,7 @@ def test_a_share_beyond_the_memory_limit_is_written_in_pieces_to_the_same_file(t
     save(tmp_path / "whole", 1, Stages(), tensors)
     stages = Stages(limit)
     written = save(tmp_path / "pieces", 1, stages, tensors)
-    assert not stage(stages, tensors).whole
+    assert isinstance(stage(stages, tensors), PieceStage)
     assert loads_as(tmp_path / "pieces/step-00000001.g1", tensors)
     index = [tmp_path / kind / "step-00000001.g1/rank-00000.d/index.json" for kind in ("whole", "pieces")]
     assert index[0].read_text() == index[1].read_text(), "the same chunks with the same digests at the same places"
@@ -151,6 +156,69 @@ def test_images_never_overlap_and_begin_on_blocks(sizes: list[int], apart: set[i
     assert sum(length for _, length in spans) == sum(sizes)
     assert room(images) >= max(start + length for start, length in spans)
     Stage(share, images, Buffer(room(images))).fill([torch.zeros(size, dtype=torch.uint8) for size in sizes])
+
+
+# --- written while it is copied -----------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 9000), min_size=1, max_size=8), st.sets(st.integers(0, 7)))
+def test_the_writer_gets_every_byte_once_whatever_the_groups(sizes: list[int], apart: set[int]) -> None:
+    tensors = {str(i): torch.randint(0, 255, (size,), dtype=torch.uint8) for i, size in enumerate(sizes)}
+    share = plan_share(tensors)
+    images = lay_out(share.chunks, {index for index in apart if index < len(sizes)})
+    staged = Stage(share, images, Buffer(room(images)))
+    with pytest.MonkeyPatch.context() as small:
+        small.setattr(staging, "_GROUP", 1000)
+        with ThreadPoolExecutor(1) as writer:
+            got = writer.submit(lambda: [b"".join(staged.windows(image)) for image in images])
+            staged.fill(share.tensors(tensors))
+    for image, data in zip(images, got.result(), strict=True):
+        assert len(data) == -(-image.bytes // BLOCK) * BLOCK
+        for placed in image.placed:
+            part = data[placed.start : placed.start + placed.bytes]
+            assert part == bytes(digests.raw_bytes(tensors[share.keys[placed.index]]))
+
+
+def test_bytes_reach_the_disk_before_the_copy_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = {str(i): torch.randn(1 << 20) for i in range(4)}
+    share, found = Dealer(0, 1).deal(Parts(shared=tensors))
+    staged = Stages().stage(share, share.tensors(found))
+    assert isinstance(staged, Stage)
+    path = tmp_path / "rank-00000.d/tensors.bin"
+    copy, groups = torch._foreach_copy_, []
+
+    def copy_slowly(*said: Any, **more: Any) -> None:
+        if len(groups) == 1:
+            assert wait_until(lambda: path.exists() and path.stat().st_size > 0, 30.0)
+        groups.append(len(said[0]))
+        copy(*said, **more)
+
+    monkeypatch.setattr(staging, "_GROUP", 8 << 20)
+    monkeypatch.setattr(torch, "_foreach_copy_", copy_slowly)
+    with ThreadPoolExecutor(1) as writer:
+        written = writer.submit(write_share, tmp_path, 0, staged, "xxh3_128")
+        staged.fill(share.tensors(found))
+    assert groups == [2, 2]
+    assert written.result().bytes > 16 << 20
+    assert loads_as(tmp_path, tensors)
+
+
+def test_a_copy_that_fails_is_a_failed_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = {"a": torch.randn(100)}
+    share, found = Dealer(0, 1).deal(Parts(shared=tensors))
+    staged = Stages().stage(share, share.tensors(found))
+    assert isinstance(staged, Stage)
+
+    def broken(*said: Any, **more: Any) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access")
+
+    monkeypatch.setattr(torch, "_foreach_copy_", broken)
+    with ThreadPoolExecutor(1) as writer:
+        written = writer.submit(write_share, tmp_path, 0, staged, "xxh3_128")
+        with pytest.raises(RuntimeError, match="illegal"):
+            staged.fill(share.tensors(found))
+    with pytest.raises(OSError, match=r"not copied: RuntimeError: CUDA error"):
+        written.result()
 
 
 # --- what does not change -----------------------------------------------------------------------------------------

@@ -62,24 +62,31 @@ def _probe(folder: Path) -> bool:
             path.unlink()
 
 
-def write_file(path: Path, windows: Iterable[memoryview], size: int, watcher: Watcher, *, direct: bool) -> None:
+def write_file(
+    path: Path, windows: Iterable[memoryview], size: int, watcher: Watcher, *, direct: bool, lasting: bool = False
+) -> None:
     """A new file of `size` bytes from windows that each begin on a block; durable but for its name when this returns.
 
     The last window reaches to the end of its block; what is beyond `size` is cut off again. `watcher` sees the bytes on
-    a thread of its own, while they are written. Raises OSError with the file's name: a full or broken disk, a write
-    that stays short.
+    a thread of its own, while they are written, and may be late where the windows are `lasting`: where their memory is
+    not used again for the next one. Raises OSError with the file's name: a full or broken disk, a write that stays
+    short.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | (os.O_DIRECT if direct else 0)
     descriptor = os.open(path, flags, 0o666)
     try:
         done = 0
         with ThreadPoolExecutor(1, "relume-digests") as beside:
+            seen = []
             for window in windows:
-                seen = beside.submit(watcher.feed, window[: size - done])
+                seen.append(beside.submit(watcher.feed, window[: size - done]))
                 for begin in range(0, len(window), PIECE):
                     _write_whole(descriptor, window[begin : begin + PIECE], path, direct)
-                seen.result()  # before the window's memory is used for the next one
+                if not lasting:
+                    seen.pop().result()
                 done += len(window)
+            for fed in seen:
+                fed.result()
         os.ftruncate(descriptor, size)
         os.fsync(descriptor)
     except OSError as error:

@@ -1,7 +1,7 @@
 """Digests of a file and of the chunks in it, and whether its numbers are numbers: one pass, while it is written."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 
@@ -17,11 +17,19 @@ _NUMBERS = 32768
 
 
 class ImageDigests:
-    """A watcher of one image. `finite` covers the chunks numbered in `checked`."""
+    """A watcher of one image. `finite` covers the chunks numbered in `checked`. `begin()` waits until it may begin:
+    while training's state is being copied, memory is the copy's."""
 
     def __init__(
-        self, algorithm: str, chunks: Sequence[Chunk], placed: Sequence[Placed], checked: Collection[int] = ()
+        self,
+        algorithm: str,
+        chunks: Sequence[Chunk],
+        placed: Sequence[Placed],
+        checked: Collection[int] = (),
+        *,
+        begin: Callable[[], None] = lambda: None,
     ) -> None:
+        self._begin = begin
         self.finite = True
         self.chunks: dict[int, str] = {}
         self._algorithm = algorithm
@@ -38,6 +46,7 @@ class ImageDigests:
         return f"{self._algorithm}:{self._file.hexdigest()}"
 
     def feed(self, data: memoryview) -> None:
+        self._begin()
         for begin in range(0, len(data), _STRETCH):
             stretch = data[begin : begin + _STRETCH]
             self._file.update(stretch)

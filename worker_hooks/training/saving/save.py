@@ -8,6 +8,7 @@ and the next one is tried. Only what a run must not survive reaches it: `Superse
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from worker_hooks.training.saving.commit import COMMIT_DEADLINE_S, POLL_S, Commi
 from worker_hooks.training.saving.read_back import ReadBack
 from worker_hooks.training.saving.shares import Dealer, Share
 from worker_hooks.training.saving.stages import Stages
+from worker_hooks.training.saving.staging import Stage
 from worker_hooks.training.saving.turns import SharedTurns, Turns
 from worker_hooks.training.saving.writing_rank import Snapshot
 from worker_hooks.training.state import fingerprint, random_state
@@ -113,29 +115,33 @@ class Saver:
         if not self._turns.begin(step):
             self._skipped += 1
             return False
-        snapshot = self._stage(step, tracked, data, losses)
+        snapshot, tensors = self._stage(step, tracked, data, losses)
         self.last_step = step
-        blocked = time.monotonic() - started
         self._saving = True
-        if snapshot.staged.whole:
-            self._background.put(lambda: self._write(snapshot, started, blocked))
+        if isinstance(snapshot.staged, Stage):
+            self._background.put(lambda: self._write(snapshot, started))  # follows the copy from its first bytes on
+            snapshot.staged.fill(tensors)
             if not self._asynchronous:
                 self._background.wait()
         else:
-            self._write(snapshot, started, None)
+            self._write(snapshot, started)
             self._background.wake()
         self.check()
         return True
 
-    def _stage(self, step: int, tracked: Tracked, data: dict[str, Any], losses: list[tuple[int, str]]) -> Snapshot:
+    def _stage(
+        self, step: int, tracked: Tracked, data: dict[str, Any], losses: list[tuple[int, str]]
+    ) -> tuple[Snapshot, list[torch.Tensor]]:
+        """What the writer needs, and the tensors that are still to be copied."""
         me = self.identity
         layout = fingerprint.layout(tracked, me.world_size)
         parts = tracked.collect(me.world_size)
         share, tensors = self._dealer.deal(parts)
         self._memory.wait()  # at the first save, if it is being prepared
-        staged = self._stages.stage(share, share.tensors(tensors))
+        sources = share.tensors(tensors)
+        staged = self._stages.stage(share, sources)
         state, self._skipped, skipped = random_state.capture(), 0, self._skipped
-        return Snapshot(
+        snapshot = Snapshot(
             step=step,
             share=share,
             staged=staged,
@@ -158,6 +164,7 @@ class Saver:
             },
             skipped=skipped,
         )
+        return snapshot, sources
 
     def _parameters(self, share: Share, tracked: Tracked) -> frozenset[str]:
         """Keys whose numbers must be finite."""
@@ -201,7 +208,7 @@ class Saver:
 
     # --- the background thread ----------------------------------------------------------------------------------------
 
-    def _write(self, snapshot: Snapshot, started: float, blocked: float | None) -> None:
+    def _write(self, snapshot: Snapshot, started: float) -> None:
         me = self.identity
         folder = me.run / folder_name(snapshot.step, me.generation)
         failure: str | None = None
@@ -215,12 +222,14 @@ class Saver:
         except Exception as error:
             failure = f"saving step {snapshot.step}: {error}"
             self._failed(folder, error)
+        with suppress(OSError):
+            snapshot.staged.complete()  # a write may fail before the copy is over
         self._saving = False
         self._tell_done(snapshot.step, failure)
         if me.rank == 0 and self._superseded is None:
-            waited = time.monotonic() - started if blocked is None else blocked
-            more = {"skipped": snapshot.skipped, "in_pieces": not snapshot.staged.whole}
-            self._committer.add(Pending(folder, snapshot.step, started, waited, more))
+            until = snapshot.staged.filled_at if isinstance(snapshot.staged, Stage) else time.monotonic()
+            more = {"skipped": snapshot.skipped, "in_pieces": not isinstance(snapshot.staged, Stage)}
+            self._committer.add(Pending(folder, snapshot.step, started, until - started, more))
         if failure is None:
             self._to_read.append(folder)
 

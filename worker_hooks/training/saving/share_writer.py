@@ -141,7 +141,6 @@ class ShareWriter(StorageWriter):  # type: ignore[misc]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """The plan's items are the share's chunks, in that order: the staged images hold them already."""
-        self._staged.arrived()
         main, apart = self._staged.images
         self._write(DATA, main, plan.items)
         if apart.placed:
@@ -170,7 +169,8 @@ class ShareWriter(StorageWriter):  # type: ignore[misc]
     def _write(self, name: str, image: Image, items: list[WriteItem]) -> None:
         digests = self._watch(image)
         direct = takes_direct(self._folder)
-        write_file(self._folder / name, self._staged.windows(image), image.bytes, digests, direct=direct)
+        windows, lasting = self._staged.windows(image), isinstance(self._staged, Stage)
+        write_file(self._folder / name, windows, image.bytes, digests, direct=direct, lasting=lasting)
         self._note(name, image, items, digests)
 
     def _write_or_link(self, image: Image, items: list[WriteItem]) -> None:
@@ -197,7 +197,9 @@ class ShareWriter(StorageWriter):  # type: ignore[misc]
         return True
 
     def _watch(self, image: Image) -> ImageDigests:
-        return ImageDigests(self._algorithm, self._staged.share.chunks, image.placed, self._checked)
+        return ImageDigests(
+            self._algorithm, self._staged.share.chunks, image.placed, self._checked, begin=self._staged.complete
+        )
 
     def _note(self, name: str, image: Image, items: list[WriteItem], digests: ImageDigests) -> None:
         digests.finish()

@@ -33,9 +33,8 @@ class Stages:
         self._alike: frozenset[Place] = frozenset()
 
     def stage(self, share: Share, tensors: list[torch.Tensor]) -> Stage | PieceStage:
-        """The share's tensors, copied; or, beyond the limit, about to be copied piece by piece while they are written.
-
-        No save may be in flight.
+        """Where the share's tensors are to be copied (`fill`); or, beyond the limit, what copies them piece by piece
+        while they are written. No save may be in flight.
         """
         pinned = any(tensor.is_cuda for tensor in tensors)
         images = lay_out(share.chunks, self._apart(share))
@@ -44,7 +43,7 @@ class Stages:
             return PieceStage(share, images, self._memory(self._limit, pinned=pinned), tensors)
         if self._stage is None or self._stage.share is not share or self._stage.images != images:
             self._stage = Stage(share, images, self._memory(room(images), pinned=pinned))
-        self._stage.fill(tensors)
+        self._stage.begin()
         return self._stage
 
     def allocate(self, share: Share, *, pinned: bool) -> None:

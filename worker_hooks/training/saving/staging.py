@@ -9,16 +9,20 @@ buffer would be of no use: a save that falls due while one is in flight is skipp
 """
 
 import mmap
-from collections.abc import Collection, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from worker_hooks.training.files.share_files import ALIGN, BLOCK
+from worker_hooks.training.saving.progress import Mark, Progress
 from worker_hooks.training.saving.shares import Chunk, Share
 
 _HUGE = 2 << 20
+# So much is copied before the writer is told: a fraction of what a disk takes in the time of the whole copy.
+_GROUP = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -100,49 +104,82 @@ def _register(memory: torch.Tensor) -> bool:
 
 
 class Stage:
-    """A share in a buffer that holds it whole."""
-
-    whole = True
+    """A share in a buffer that holds it whole. It is written from the front while it is still being filled."""
 
     def __init__(self, share: Share, images: tuple[Image, ...], buffer: Buffer) -> None:
         self.share = share
         self.images = images
         self.buffer = buffer
-        places = {placed.index: image.at + placed.start for image in images for placed in image.placed}
-        self.tensors = [buffer.view(places[index], chunk) for index, chunk in enumerate(share.chunks)]
+        self.filled_at = 0.0
+        self._places = {placed.index: image.at + placed.start for image in images for placed in image.placed}
+        self.tensors = [buffer.view(self._places[index], chunk) for index, chunk in enumerate(share.chunks)]
         self._stream: Any = None
-        self._copied: Any = None
+        self._progress = Progress()
+
+    def begin(self) -> None:
+        """Another save begins, and no writer knows of it yet: nothing is filled."""
+        self._progress = Progress()
 
     def fill(self, sources: list[torch.Tensor]) -> None:
-        """Copy the share. From CPU tensors it is complete when this returns. From a CUDA device the copy runs on a
-        stream of its own, the device's later work waits for it, this thread does not (not run on hardware)."""
+        """Copy the share; `filled_at` is when (monotonic). From CPU tensors it is complete when this returns. From a
+        CUDA device the copy runs on a stream of its own, the device's later work waits for it, this thread does not
+        (not run on hardware). Once for each `begin`."""
         device = next((tensor.device for tensor in sources if tensor.is_cuda), None)
-        with torch.no_grad():
-            if device is None:
-                torch._foreach_copy_(self.tensors, sources)
-            else:
-                self._fill_from(device, sources)
+        try:
+            with torch.no_grad():
+                if device is None:
+                    self._copy(sources, lambda: None)
+                else:
+                    self._fill_from(device, sources)
+        except BaseException as error:
+            self._progress.complete(error)
+            raise
+        self.filled_at = time.monotonic()
+        self._progress.complete()
+
+    def _copy(self, sources: list[torch.Tensor], mark: Callable[[], Mark | None]) -> None:
+        """In the order of the files, a group at a time; `mark()` gives what the writer of a group has to wait for."""
+        views: list[torch.Tensor] = []
+        group: list[torch.Tensor] = []
+        place = begun = 0
+        for index, place in self._places.items():
+            for view, source in _parts(self.tensors[index], sources[index]):
+                views.append(view)
+                group.append(source)
+                place += view.nbytes
+                if place - begun >= _GROUP:
+                    torch._foreach_copy_(views, group, non_blocking=True)
+                    self._progress.advance(place, mark())
+                    views, group, begun = [], [], place
+        if views:
+            torch._foreach_copy_(views, group, non_blocking=True)
+            self._progress.advance(place, mark())
 
     def _fill_from(self, device: torch.device, sources: list[torch.Tensor]) -> None:
         self._stream = self._stream or torch.cuda.Stream(device)
         now = torch.cuda.current_stream(device)
         self._stream.wait_stream(now)
         with torch.cuda.stream(self._stream):
-            for view, tensor in zip(self.tensors, sources, strict=True):
-                view.copy_(tensor, non_blocking=True)
-                if tensor.is_cuda:
-                    tensor.record_stream(self._stream)
-            self._copied = self._stream.record_event()
-        now.wait_event(self._copied)
-
-    def arrived(self) -> None:
-        """Wait until the copy is complete. Not for the training thread."""
-        if self._copied is not None:
-            self._copied.synchronize()
+            self._copy(sources, self._stream.record_event)
+            copied = self._stream.record_event()
+        for tensor in sources:
+            if tensor.is_cuda:
+                tensor.record_stream(self._stream)
+        now.wait_event(copied)
 
     def windows(self, image: Image) -> Iterator[memoryview]:
-        """The whole image at once, with the room up to the end of its last block."""
-        yield self.buffer.window(image.at, image.at + _up(image.bytes, BLOCK))
+        """The image with the room up to the end of its last block, in stretches as they are filled. Not for the
+        training thread. Raises what went wrong with the copy."""
+        at, end = image.at, image.at + _up(image.bytes, BLOCK)
+        while at < end:
+            filled = self._progress.reach(min(at + BLOCK, image.at + image.bytes))
+            until = end if filled is None or filled >= image.at + image.bytes else filled // BLOCK * BLOCK
+            yield self.buffer.window(at, until)
+            at = until
+
+    def complete(self) -> None:
+        """Wait until all of it is filled. Not for the training thread. Raises what went wrong with the copy."""
+        self._progress.reach(self.buffer.size)
 
 
 class PieceStage:
@@ -151,15 +188,13 @@ class PieceStage:
     A tensor that is not contiguous is copied once more on its own device.
     """
 
-    whole = False
-
     def __init__(self, share: Share, images: tuple[Image, ...], buffer: Buffer, tensors: list[torch.Tensor]) -> None:
         self.share = share
         self.images = images
         self._buffer = buffer
         self.tensors = tensors
 
-    def arrived(self) -> None:
+    def complete(self) -> None:
         """Every copy here is complete when it returns."""
 
     def windows(self, image: Image) -> Iterator[memoryview]:
@@ -175,3 +210,12 @@ class PieceStage:
         if start < end:
             flat = self.tensors[placed.index].contiguous().reshape(-1).view(torch.uint8)
             self._buffer.bytes[start - begin : end - begin].copy_(flat[start - placed.start : end - placed.start])
+
+
+def _parts(view: torch.Tensor, source: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """A large tensor in parts, so that the writer need not wait for all of it."""
+    if view.nbytes <= _GROUP or not source.is_contiguous():
+        yield view, source
+        return
+    count = _GROUP // view.dtype.itemsize
+    yield from zip(view.view(-1).split(count), source.view(-1).split(count), strict=True)
