@@ -2,10 +2,8 @@
 
 import socket
 import time
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +15,14 @@ from worker_hooks.protocol.generations import NotNewest
 from worker_hooks.protocol.messages import PHASES
 from worker_hooks.training.comms import Coordinator
 from worker_hooks.training.data.feed import Feed
+from worker_hooks.training.data.feeds import Feeds
 from worker_hooks.training.errors import CheckpointError, Superseded
 from worker_hooks.training.files.digests import value_digest
 from worker_hooks.training.identity import Identity
 from worker_hooks.training.lint.lint import Lint
 from worker_hooks.training.occasions.occasions import Occasions
-from worker_hooks.training.pending import PendingValues, Point
+from worker_hooks.training.options import Options
+from worker_hooks.training.points import Points
 from worker_hooks.training.resuming.elastic import checked
 from worker_hooks.training.resuming.resumption import Demands, Resumption
 from worker_hooks.training.sabotage import Sabotage
@@ -32,27 +32,6 @@ from worker_hooks.training.saving.turns import SharedTurns
 from worker_hooks.training.settings import read_settings
 from worker_hooks.training.state.tracked import Tracked
 from worker_hooks.training.telemetry import Telemetry
-
-_RECENT_LOSSES = 4096
-
-
-@dataclass(frozen=True)
-class Options:
-    root: str | Path | None = None
-    run_id: str | None = None
-    checkpoint_every: int | str = 100
-    keep: int = 3
-    total_steps: int | None = None
-    exact: bool | None = None
-    elastic: str | None = None
-    accumulation: int = 1
-    fresh_start: bool = False
-    role: str | None = None
-    config: Any = None
-    strict: bool = True
-    waive: Sequence[str] = ()
-    host_memory: int | None = None
-    asynchronous: bool = True
 
 
 class Attempt:
@@ -68,8 +47,6 @@ class Attempt:
         self.completed = 0
         self.epoch = 0
         self.accumulation = options.accumulation
-        self._delivered = 0
-        self._updates: Counter[int] = Counter()
         self._telemetry = Telemetry(self._settings, self.rank, self.generation)
         identity = Identity(self._settings.run, self.generation, self.rank, self._coordinator.world_size)
         config = None if options.config is None else value_digest(options.config, "sha256")
@@ -83,9 +60,8 @@ class Attempt:
             board=self._board(),
         )
         self._lint = Lint(tracked, self._coordinator, self._telemetry, strict=options.strict, waive=options.waive)
-        self._pending = PendingValues()
-        self._recent: deque[tuple[int, str]] = deque(maxlen=_RECENT_LOSSES)
-        self._feeds: dict[str, Feed] = {}
+        self._points = Points(tracked, self._telemetry, self.rank)
+        self._feeds = Feeds({}, self._sabotage)
         self._resumption: Resumption | None = None
         self._occasions = Occasions(
             options.checkpoint_every,
@@ -130,14 +106,15 @@ class Attempt:
     def restore(self) -> int:
         if self._resumption is not None:
             raise CheckpointError("run.restore() was called twice")
-        self._feeds = {name: Feed(loader, self._sabotage) for name, loader in self._tracked.loaders.items()}
+        self._feeds = Feeds(self._tracked.loaders, self._sabotage)
         demands = Demands(self._exact, checked(self._options.elastic), self._options.fresh_start)
         resumption = Resumption(self._saver.identity, self._coordinator, self._telemetry, self._sabotage, demands)
         self._resumption = resumption
+        self._points.compare_with(resumption.replayed)
         self._lint.at_restore()
         if self.rank == 0:
             retention.empty_trash(self.folder)
-        resumption.begin(self._tracked, self._feeds, self._saver.set_aside)
+        resumption.begin(self._tracked, self._feeds.by_name, self._saver.set_aside)
         self.completed, self.epoch = resumption.step, resumption.epoch
         self.accumulation = resumption.accumulation(self._options.accumulation)
         if resumption.source is not None:
@@ -145,7 +122,7 @@ class Attempt:
             if self.rank == 0:
                 with suppress(OSError, NotNewest):  # room for the next save is not worth this run
                     retention.clear_abandoned(self.folder, self._saver.identity.generation)
-            if not self._feeds:
+            if not self._feeds.by_name:
                 resumption.complete(self._tracked, None, None)
         self._tell_facts(resumption)
         self._occasions.start()
@@ -183,13 +160,12 @@ class Attempt:
 
     def enter_epoch(self, epoch: int) -> None:
         self.epoch = epoch
-        for feed in self._feeds.values():
-            feed.set_epoch(epoch)
+        self._feeds.set_epoch(epoch)
         self._tell_samples()
 
     def _tell_samples(self) -> None:
         """What the ledger of the first loader counts, so far, for the job's page; only `discarded` differs by rank."""
-        feed = next(iter(self._feeds.values()), None)
+        feed = self._feeds.first
         if feed is not None and self.rank == 0:
             totals = {f"data_{kind}": count for kind, count in feed.ledger.totals.items()}
             self._telemetry.record("run_facts", rank=0, data_unit=feed.ledger.unit, **totals)
@@ -197,14 +173,13 @@ class Attempt:
     def feed(self, loader: Any) -> Feed | None:
         if self._tracked and self._resumption is None:
             raise CheckpointError("call run.restore() before the first batch")
-        return next((feed for feed in self._feeds.values() if feed.loader is loader), None)
+        return self._feeds.of(loader)
 
     def open(self, feed: Feed) -> Iterator[Any]:
         """The feed's batches; the first one opened after a load completes the verification."""
         iterator = feed.open()
         if self._resumption is not None and not self._resumption.ready:
-            opened = next(name for name, known in self._feeds.items() if known is feed)
-            self._resumption.complete(self._tracked, opened, feed)
+            self._resumption.complete(self._tracked, self._feeds.name_of(feed), feed)
         return iterator
 
     def step(self, loss: Any, metrics: dict[str, Any]) -> None:
@@ -216,8 +191,7 @@ class Attempt:
         if self._first and self._resumption is None:
             self._telemetry.phase("training")  # nothing was restored, so nobody has said so yet
         self.completed += 1
-        self._updates[self._delivered or self.accumulation] += 1
-        self._delivered = 0
+        self._feeds.updated(self.accumulation)
         step = self.completed
         self._telemetry.step(step)
         if self._first:
@@ -225,14 +199,12 @@ class Attempt:
             self._first = False
         if step == (self._resumption.max_step_before if self._resumption else 0) + 1:
             self._telemetry.event("first_new_step", step=step)
-        self._pending.put(step, {"loss": loss, "lr": self._learning_rate(), **metrics})
-        for point in self._pending.take(before=step):
-            self._arrived(point)
+        self._points.put(step, loss, metrics)
+        self._points.arrive(before=step)
 
     def delivered(self, feed: Feed) -> None:
-        """The training loop has a batch: how many make an update is part of what the run is."""
-        feed.delivered()
-        self._delivered += 1
+        """The training loop has a batch of this feed."""
+        self._feeds.delivered(feed)
 
     def boundary(self) -> None:
         """Between an update and the next batch: save what is due."""
@@ -259,29 +231,6 @@ class Attempt:
         finally:
             self._telemetry.phase("training")
 
-    def _learning_rate(self) -> Any:
-        """Rank 0's first group speaks for all; a tensor is copied like a loss."""
-        if self.rank != 0 or not self._tracked.optimizers:
-            return None
-        return next(iter(self._tracked.optimizers.values())).param_groups[0].get("lr")
-
-    def _tell(self, point: Point) -> float | None:
-        """Hand a point to telemetry; returns its loss."""
-        for name, value in point.values.items():
-            self._telemetry.metric(name, point.step, point.at, value)
-        loss = point.values.get("loss")
-        if loss is not None:
-            self._telemetry.loss(point.step, loss)
-        return loss
-
-    def _arrived(self, point: Point) -> None:
-        loss = self._tell(point)
-        if loss is None:
-            return
-        self._recent.append((point.step, loss.hex()))
-        if self._resumption is not None:
-            self._resumption.replayed(point.step, loss)
-
     def _save(self, *, must: bool) -> None:
         """Every loss is read, checked and handed over before the state is saved: it waits for the device anyway.
 
@@ -289,33 +238,28 @@ class Attempt:
         """
         if must:
             self._saver.settle()
-        for point in self._pending.take():
-            self._arrived(point)
+        self._points.arrive()
         self._telemetry.flush()
         self._telemetry.phase("saving")
-        positions = {name: feed.position() for name, feed in self._feeds.items()}
-        data = {**next(iter(positions.values()), {}), "epoch": self.epoch, "loaders": positions}
-        data["accumulation"] = next(iter(self._updates.most_common(1)), (self.accumulation,))[0]
-        data["accumulation_asked"] = self._options.accumulation
-        self._lint.at_first_save(positions)
+        data = self._feeds.position(self.epoch, accumulation=self.accumulation, asked=self._options.accumulation)
+        self._lint.at_first_save(data["loaders"])
         self._saver.waived = self._lint.waived
-        if self._saver.save(self.completed, self._tracked, data, list(self._recent)):
+        if self._saver.save(self.completed, self._tracked, data, self._points.recent):
             self._occasions.saved()
-            self._recent.clear()
+            self._points.saved()
             self._prepared = True
         self._telemetry.phase("training")
 
     def telemetry_failures(self) -> dict[str, Any]:
         found = self._telemetry.failures()
-        return {**found, "dropped": found["dropped"] + self._pending.dropped}
+        return {**found, "dropped": found["dropped"] + self._points.dropped}
 
     # --- the end ------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
         """A clean end: every loss read and checked, a last checkpoint, everything written."""
         self._occasions.close()
-        for point in self._pending.take():
-            self._arrived(point)
+        self._points.arrive()
         if self._tracked and self._ready and self.completed > self._saver.last_step:
             self._save(must=True)
         self._saver.finish()
@@ -328,8 +272,7 @@ class Attempt:
     def abandon(self, error: BaseException) -> None:
         """The end after an exception: a save in flight gets a moment, no new one begins, what is known is written."""
         self._occasions.close()
-        for point in self._pending.take(before=self.completed + 1):
-            self._tell(point)
+        self._points.tell(before=self.completed + 1)
         self._saver.close()
         self._telemetry.phase("failed")
         self._telemetry.event("stopped", reason=f"{type(error).__name__}: {error}"[:2000])

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from worker_hooks.training import comms
-from worker_hooks.training.attempt import Attempt, Options
+from worker_hooks.training.attempt import Attempt
 from worker_hooks.training.errors import CheckpointError, RestartedFromScratch, Superseded, VerificationFailed
+from worker_hooks.training.options import Options
 from worker_hooks.training.state.tracked import Tracked
 
 
