@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from worker_hooks.protocol import generations
+from worker_hooks.protocol import committing, generations, minting
 from worker_hooks.protocol.durable import encode_json
 from worker_hooks.protocol.manifest import (
     FileEntry,
@@ -42,7 +42,7 @@ class Shelf:
         self.run.mkdir(parents=True, exist_ok=True)
 
     def mint(self, *, age_s: float = 86400.0, world_size: int = 1) -> generations.Generation:
-        made = generations.mint(self.run, node="gpu1", world_size=world_size, now=NOW - age_s)
+        made = minting.mint(self.run, node="gpu1", world_size=world_size, now=NOW - age_s)
         self.date(age_s)
         return made
 
@@ -81,7 +81,7 @@ class Shelf:
 
     def commit(self, step: int, generation: int, *args: Any, verified: bool = False, **options: Any) -> Path:
         folder = self.write(step, generation, *args, **options)
-        assert generations.commit_folder(folder, generation, now=NOW - 3600.0) is not None
+        assert committing.commit_folder(folder, generation, now=NOW - 3600.0) is not None
         if verified:
             (folder / "verified.json").write_bytes(encode_json({"version": 1, "at": NOW - 60.0, "bytes": 1}))
         self.date(86400.0)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.worker_hooks.agent_stage import RUN_ID, Stage, stage, until
-from worker_hooks.protocol.generations import mint, read_generation
+from worker_hooks.protocol.generations import read_generation
+from worker_hooks.protocol.minting import mint
 
 pytestmark = pytest.mark.pure
 SHOW = (

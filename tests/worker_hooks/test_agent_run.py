@@ -13,7 +13,8 @@ import pytest
 
 from tests.worker_hooks.agent_stage import RUN_ID, Stage, alive, stage, until
 from worker_hooks.agent.options import UsageError, parse_options
-from worker_hooks.protocol.generations import mint, read_generation
+from worker_hooks.protocol.generations import read_generation
+from worker_hooks.protocol.minting import mint
 
 pytestmark = pytest.mark.pure
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from tests.worker_hooks.conftest import World
 from tests.worker_hooks.test_training_telemetry import events, run_dir
 from worker_hooks import Run
-from worker_hooks.protocol import generations
+from worker_hooks.protocol import generations, minting
 from worker_hooks.training.errors import CheckpointError, Superseded
 from worker_hooks.training.files import writing
 from worker_hooks.training.saving.background import Background, wait_until
@@ -136,7 +136,7 @@ def test_a_superseded_attempt_is_told_by_its_background(tmp_path: Path, run_dir:
     with pytest.raises(Superseded), Run(model=torch.nn.Linear(4, 4), root=tmp_path, checkpoint_every=3) as run:
         for _ in range(2):
             run.step(loss=1.0)
-        generations.mint(run.folder, node="other", world_size=1, now=time.time())
+        minting.mint(run.folder, node="other", world_size=1, now=time.time())
         run.step(loss=1.0)
         assert wait_until(lambda: run._attempt._saver._superseded is not None, 30)
         run.step(loss=1.0)

@@ -12,7 +12,7 @@ import torch
 
 from tests.worker_hooks.conftest import World
 from worker_hooks import Run
-from worker_hooks.protocol import generations
+from worker_hooks.protocol import committing, generations, minting
 from worker_hooks.training.errors import CheckpointError
 from worker_hooks.training.saving import commit, retention
 
@@ -23,14 +23,14 @@ pytestmark = pytest.mark.torch
 STOPPED_WRITER = """
 import os, signal, sys
 from pathlib import Path
-from worker_hooks.protocol import generations
-rename = generations.replace_file
+from worker_hooks.protocol import committing
+rename = committing.replace_file
 def stopped(path, data):
     if path.name == "manifest.json":
         os.kill(os.getpid(), signal.SIGSTOP)
     rename(path, data)
-generations.replace_file = stopped
-generations.commit_folder(Path(sys.argv[1]), 1, now=1.0)
+committing.replace_file = stopped
+committing.commit_folder(Path(sys.argv[1]), 1, now=1.0)
 """
 
 
@@ -84,7 +84,7 @@ def test_a_superseded_attempt_exits_76_and_commits_nothing_more(world: World) ->
     first = world.tiny(2, wait_at=wait_at, swallow=True)
     for rank in (0, 1):
         wait_until(world.folder / f"arrived.{rank}")
-    minted = generations.mint(world.run, node="other", world_size=2, now=time.time())
+    minted = minting.mint(world.run, node="other", world_size=2, now=time.time())
     assert (minted.generation, minted.accepted) == (2, ("step-00000004.g1",))
     go.touch()
     assert first.wait() == [76, 76], first.text()
@@ -115,13 +115,13 @@ def test_a_rank_file_that_comes_in_while_rank_0_looks_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commit found the folder incomplete, a moment later it is complete: that is no reason to quarantine it."""
-    real = generations.commit_folder
+    real = committing.commit_folder
     answers = [None]
 
     def late(folder: Path, generation: int, *, now: float) -> object:
         return answers.pop() if answers else real(folder, generation, now=now)
 
-    monkeypatch.setattr(generations, "commit_folder", late)
+    monkeypatch.setattr(committing, "commit_folder", late)
     with Run(model=torch.nn.Linear(2, 2), root=tmp_path, checkpoint_every=1, asynchronous=False) as run:
         run.step(loss=1.0)
         run.step(loss=1.0)
@@ -135,7 +135,7 @@ def test_a_rank_that_never_writes_its_part_is_an_error_at_the_deadline(
 ) -> None:
     monkeypatch.setattr(commit, "COMMIT_DEADLINE_S", 0.0)
     monkeypatch.setattr(generations, "missing_ranks", lambda *_: [3])
-    monkeypatch.setattr(generations, "commit_folder", lambda *_, **__: None)
+    monkeypatch.setattr(committing, "commit_folder", lambda *_, **__: None)
     with (
         pytest.raises(CheckpointError, match=r"step-00000001\.g1: nothing from ranks \[3\] after 0 s"),
         Run(model=torch.nn.Linear(2, 2), root=tmp_path, checkpoint_every=1) as run,
@@ -146,7 +146,7 @@ def test_a_rank_that_never_writes_its_part_is_an_error_at_the_deadline(
 def test_a_superseded_generation_prunes_nothing(world: World) -> None:
     world.finish(1, total=12, every=2)
     before = sorted(folder.name for folder in world.run.glob("step-*"))
-    generations.mint(world.run, node="other", world_size=1, now=time.time())
+    minting.mint(world.run, node="other", world_size=1, now=time.time())
     with pytest.raises(generations.NotNewest):
         retention.prune(world.run, 1, keep=1, protected=())
     assert sorted(folder.name for folder in world.run.glob("step-*")) == before

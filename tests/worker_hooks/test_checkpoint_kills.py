@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.worker_hooks.conftest import ForkServer, Ranks, World
-from worker_hooks.protocol import generations
+from worker_hooks.protocol import committing, generations
 from worker_hooks.protocol.manifest import parse_folder
 from worker_hooks.training.files.digests import algorithm_of, file_digest
 
@@ -48,7 +48,7 @@ def test_a_run_that_is_killed_at_any_moment_ends_as_if_nobody_had(
             seen = strike(world, world.tiny(2, **JOB, asynchronous=bool(seed % 2)), dice, whole_s)
             assert newest_intact(world.run) >= seen, f"seed {seed}: a checkpoint that counted is gone or broken"
         if world.run.exists():
-            generations.commit_complete(world.run, now=time.time())  # as the next attempt does before it looks
+            committing.commit_complete(world.run, now=time.time())  # as the next attempt does before it looks
         over = newest_counting(world.run) == JOB["total"]
         assert ends(world.finish(2, **JOB), over) == ends(expected, over), f"seed {seed}"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from worker_hooks.protocol import generations
+from worker_hooks.protocol import committing, generations, minting
 from worker_hooks.protocol.durable import create_file, encode_json
 from worker_hooks.protocol.generations import NotNewest
 from worker_hooks.protocol.manifest import (
@@ -33,7 +33,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def mint(run: Path, **changes: Any) -> generations.Generation:
-    return generations.mint(run, **{"node": "gpu1", "world_size": 2, "now": 1.0, **changes})
+    return minting.mint(run, **{"node": "gpu1", "world_size": 2, "now": 1.0, **changes})
 
 
 def write_rank(run: Path, rank: int, step: int, generation: int, world_size: int = 2) -> Path:
@@ -97,10 +97,10 @@ def test_a_link_that_answers_exists_although_it_was_ours_counts_as_made(
 def test_commit_needs_every_rank_file(run: Path) -> None:
     mint(run)
     folder = write_rank(run, 0, 10, 1)
-    assert generations.commit_folder(folder, 1, now=2.0) is None
+    assert committing.commit_folder(folder, 1, now=2.0) is None
     assert generations.missing_ranks(folder, 2) == [1]
     write_rank(run, 1, 10, 1)
-    manifest = generations.commit_folder(folder, 1, now=2.0)
+    manifest = committing.commit_folder(folder, 1, now=2.0)
     assert manifest is not None and manifest == generations.read_manifest(folder)
     assert generations.accepted_folders(run) == [folder.name]
 
@@ -116,7 +116,7 @@ def test_an_incomplete_folder_is_not_committed(run: Path, damage: str) -> None:
         shard.unlink()
     else:
         (folder / rank_file_name(1)).write_bytes(b"")
-    assert generations.commit_complete(run, now=2.0) == []
+    assert committing.commit_complete(run, now=2.0) == []
     assert mint(run).accepted == ()
 
 
@@ -131,12 +131,12 @@ def test_a_rename_after_the_look_is_on_no_list(run: Path, monkeypatch: pytest.Mo
     """The writer stopped between its look and its rename: its manifest appears and still does not count."""
     mint(run)
     good = write_folder(run, 10, 1)
-    generations.commit_folder(good, 1, now=1.0)
+    committing.commit_folder(good, 1, now=1.0)
     late = write_rank(run, 0, 20, 1)
     mint(run)
     write_rank(run, 1, 20, 1)
-    monkeypatch.setattr(generations, "check_token", lambda *_: None)
-    assert generations.commit_folder(late, 1, now=2.0) is not None
+    monkeypatch.setattr(committing, "check_token", lambda *_: None)
+    assert committing.commit_folder(late, 1, now=2.0) is not None
     assert (late / "manifest.json").exists()
     assert generations.accepted_folders(run) == [good.name]
     assert mint(run).accepted == (good.name,)
@@ -148,7 +148,7 @@ def test_a_superseded_generation_cannot_commit(run: Path) -> None:
     mint(run)
     write_rank(run, 1, 20, 1)
     with pytest.raises(NotNewest):
-        generations.commit_folder(folder, 1, now=2.0)
+        committing.commit_folder(folder, 1, now=2.0)
     assert not (folder / "manifest.json").exists()
 
 
@@ -157,14 +157,14 @@ def test_newest_step_first_and_later_generation_among_equals(run: Path) -> None:
     write_folder(run, 10, 1), write_folder(run, 20, 1)
     mint(run)
     write_folder(run, 20, 2)
-    generations.commit_complete(run, now=2.0)
+    committing.commit_complete(run, now=2.0)
     assert generations.accepted_folders(run) == ["step-00000020.g2", "step-00000020.g1", "step-00000010.g1"]
 
 
 def test_a_quarantined_folder_is_never_listed_again(run: Path) -> None:
     mint(run)
     folder = write_folder(run, 10, 1)
-    generations.commit_complete(run, now=2.0)
+    committing.commit_complete(run, now=2.0)
     generations.quarantine(folder, reason="a bit flipped", generation=1, now=3.0)
     assert generations.accepted_folders(run) == []
     assert mint(run).accepted == ()
@@ -174,7 +174,7 @@ def test_a_quarantined_folder_is_never_listed_again(run: Path) -> None:
 def test_a_manifest_copied_from_elsewhere_is_refused(run: Path) -> None:
     mint(run)
     folder = write_folder(run, 10, 1)
-    generations.commit_complete(run, now=2.0)
+    committing.commit_complete(run, now=2.0)
     other = run / folder_name(30, 1)
     folder.rename(other)
     with pytest.raises(MessageError, match="belongs to"):
@@ -238,16 +238,16 @@ def test_what_the_superseded_attempt_did_while_the_next_one_was_minted_is_not_lo
 ) -> None:
     """The minter hangs between its list and its file; the old attempt, still alive, commits and prunes meanwhile."""
     mint(run)
-    generations.commit_folder(write_folder(run, 100, 1), 1, now=1.0)
+    committing.commit_folder(write_folder(run, 100, 1), 1, now=1.0)
 
     def hanging(path: Path, data: bytes) -> bool:
         monkeypatch.undo()
-        generations.commit_folder(write_folder(run, 200, 1), 1, now=2.0)
+        committing.commit_folder(write_folder(run, 200, 1), 1, now=2.0)
         generations.check_token(run, 1)
         shutil.rmtree(run / "step-00000100.g1")
         return create_file(path, data)
 
-    monkeypatch.setattr(generations, "create_file", hanging)
+    monkeypatch.setattr(minting, "create_file", hanging)
     made = mint(run)
     assert made.accepted == ("step-00000200.g1",) == tuple(generations.accepted_folders(run))
     assert made == generations.newest(run)

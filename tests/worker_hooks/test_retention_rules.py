@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from worker_hooks.protocol import generations, leases, trash
+from worker_hooks.protocol import generations, leases, minting, trash
 from worker_hooks.protocol.leases import being_read, reading
 from worker_hooks.training.saving import retention
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.torch
 def run(tmp_path: Path) -> Path:
     folder = tmp_path / "tj-4f2a9c0b11de"
     folder.mkdir()
-    generations.mint(folder, node="n", world_size=1, now=1.0)
+    minting.mint(folder, node="n", world_size=1, now=1.0)
     for step in range(1, 7):
         (folder / f"step-{step:08d}.g1").mkdir()
         (folder / f"step-{step:08d}.g1/manifest.json").touch()

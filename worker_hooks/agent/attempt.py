@@ -12,10 +12,11 @@ from worker_hooks.agent.hostnames import expand
 from worker_hooks.agent.identity import Identity, IdentityError, load_identity
 from worker_hooks.agent.placement import Placement, PlacementError
 from worker_hooks.protocol.durable import encode_json, replace_file
-from worker_hooks.protocol.generations import mint, newest, newest_of_job
+from worker_hooks.protocol.generations import newest, newest_of_job
 from worker_hooks.protocol.identity import is_run_id, new_run_id, own_run_id
 from worker_hooks.protocol.manifest import Generation
 from worker_hooks.protocol.messages import MessageError
+from worker_hooks.protocol.minting import mint
 
 POLL_S = 0.1
 FRESH_S = 600.0

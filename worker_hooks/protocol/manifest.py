@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from worker_hooks.protocol.messages import MessageError, Reader
+from worker_hooks.protocol.tiers import LOCAL, SHARED, Tier
 
 VERSION = 1
 MANIFEST = "manifest.json"
@@ -87,12 +88,14 @@ class Generation:
     nodes: tuple[str, ...] = ()
     rendezvous: dict[str, Any] = field(default_factory=dict)
     accepted: tuple[str, ...] = ()
+    accepted_local: tuple[str, ...] = ()
 
 
-def accepts(newest: Generation, folder: str) -> bool:
-    """A manifest counts only if its generation is the newest or the newest one lists its folder."""
+def accepts(newest: Generation, folder: str, tier: Tier = SHARED) -> bool:
+    """A manifest counts only if its generation is the newest or the newest one lists its folder, for that tier."""
     place = parse_folder(folder)
-    return place is not None and (place[1] == newest.generation or folder in newest.accepted)
+    accepted = newest.accepted_local if tier == LOCAL else newest.accepted
+    return place is not None and (place[1] == newest.generation or folder in accepted)
 
 
 # --- names ------------------------------------------------------------------------------------------------------
@@ -124,8 +127,7 @@ def losses_file_name(rank: int, generation: int) -> str:
 
 
 def encode_rank_file(rank: RankFile) -> dict[str, Any]:
-    data = _encode(rank)
-    return data if rank.saving else {key: value for key, value in data.items() if key != "saving"}
+    return _without(_encode(rank), "saving")
 
 
 def encode_manifest(manifest: Manifest) -> dict[str, Any]:
@@ -133,7 +135,12 @@ def encode_manifest(manifest: Manifest) -> dict[str, Any]:
 
 
 def encode_generation(generation: Generation) -> dict[str, Any]:
-    return _encode(generation)
+    return _without(_encode(generation), "accepted_local")
+
+
+def _without(data: dict[str, Any], optional: str) -> dict[str, Any]:
+    """A key that not every writer has is left out where it says nothing."""
+    return data if data[optional] else {key: value for key, value in data.items() if key != optional}
 
 
 def _encode(value: RankFile | Manifest | Generation) -> dict[str, Any]:
@@ -202,6 +209,7 @@ def decode_generation(data: object) -> Generation:
         nodes=_texts(source, "nodes"),
         rendezvous=dict(source.reader("rendezvous").data),
         accepted=_texts(source, "accepted"),
+        accepted_local=_texts(source, "accepted_local") if "accepted_local" in source.data else (),
     )
 
 

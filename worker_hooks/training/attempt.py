@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from worker_hooks.protocol import generations
+from worker_hooks.protocol import generations, minting
 from worker_hooks.protocol.generations import NotNewest
 from worker_hooks.protocol.messages import PHASES
 from worker_hooks.training.comms import Coordinator
@@ -87,9 +87,7 @@ class Attempt:
         made = 0
         if self.rank == 0:
             world_size, node = self._coordinator.world_size, socket.gethostname()
-            minted = generations.mint(
-                self._settings.run, node=node, nodes=(node,), world_size=world_size, now=time.time()
-            )
+            minted = minting.mint(self._settings.run, node=node, nodes=(node,), world_size=world_size, now=time.time())
             made = minted.generation
         number: int = self._coordinator.broadcast(made)
         return number

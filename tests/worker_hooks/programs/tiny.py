@@ -272,9 +272,9 @@ def write(options: dict[str, Any], job: Job, more: dict[str, Any]) -> None:
 
 def die_before_commit() -> None:
     """Rank 0's machine fails when everything is written and the manifest is about to be renamed into place."""
-    from worker_hooks.protocol import generations
+    from worker_hooks.protocol import committing
 
-    generations.replace_file = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+    committing.replace_file = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worker_hooks.protocol import generations
+from worker_hooks.protocol import committing, generations
 from worker_hooks.protocol.durable import encode_json, replace_file
 from worker_hooks.protocol.generations import NotNewest
 from worker_hooks.protocol.manifest import MANIFEST, QUARANTINE, VERIFIED
@@ -75,7 +75,7 @@ class Committer:
 
     def _commit(self, pending: Pending) -> bool:
         folder, me = pending.folder, self._identity
-        manifest = generations.commit_folder(folder, me.generation, now=time.time())
+        manifest = committing.commit_folder(folder, me.generation, now=time.time())
         if manifest is None:
             return False
         ranks = [generations.read_rank_file(folder, rank) for rank in range(me.world_size)]
