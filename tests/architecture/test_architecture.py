@@ -36,7 +36,7 @@ STANDALONE = {
         "worker_hooks.protocol",
         "worker_hooks.signs",
         "worker_hooks._version",
-        "xxhash",  # asked for only when digests need it
+        "worker_hooks.digests",
     ),
 }
 PURE_SLURM = (
@@ -74,6 +74,10 @@ def foreign(path: Path, own: tuple[str, ...]) -> set[str]:
 def test_standalone_rooms_import_the_standard_library_only(room: str) -> None:
     bad = {str(p.relative_to(ROOT)): foreign(p, STANDALONE[room]) for p in python_files(room)}
     assert {k: v for k, v in bad.items() if v} == {}
+
+
+def test_digests_need_nothing_but_xxhash() -> None:
+    assert foreign(ROOT / "worker_hooks/digests.py", ("xxhash",)) == set()
 
 
 def test_the_pure_files_of_slurm_stand_alone() -> None:

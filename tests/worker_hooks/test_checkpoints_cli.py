@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.worker_hooks.checkpoint_shelf import NOW, RUN_ID, TENSORS, Shelf, flip
-from worker_hooks.cli import checkpoints_digests, checkpoints_prune, checkpoints_text, checkpoints_verify
+from worker_hooks.cli import checkpoints_pieces, checkpoints_prune, checkpoints_text, checkpoints_verify
 from worker_hooks.cli.checkpoints_list import lines, listing
 from worker_hooks.cli.checkpoints_places import look
 from worker_hooks.cli.main import main
@@ -287,7 +287,7 @@ def test_pieces_of_any_length_give_the_same_word(shelf: Shelf, monkeypatch: pyte
     shelf.mint()
     folder = shelf.commit(10, 1, (tensors,))
     for piece in (1, 7, 64, 1000):
-        monkeypatch.setattr(checkpoints_digests, "PIECE", piece)
+        monkeypatch.setattr(checkpoints_pieces, "PIECE", piece)
         assert verify(shelf.run)["checkpoints"][0]["result"] == "good"
     flip(folder / "rank-00000.d" / "tensors.bin", (folder / "rank-00000.d" / "tensors.bin").stat().st_size - 1)
     assert verify(shelf.run)["checkpoints"][0]["tensors"] == ["model/300"]
@@ -346,7 +346,7 @@ def test_a_limit_makes_it_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     rests: list[float] = []
     monkeypatch.setattr("time.monotonic", lambda: sum(rests))
     monkeypatch.setattr("time.sleep", rests.append)
-    pace = checkpoints_digests.Pace(limit=100.0)
+    pace = checkpoints_pieces.Pace(limit=100.0)
     for _ in range(4):
         pace.read(50)
     assert rests == pytest.approx([0.5] * 4)

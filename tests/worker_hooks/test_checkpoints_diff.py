@@ -10,7 +10,7 @@ import pytest
 
 from tests.worker_hooks.checkpoint_shelf import TENSORS, Shelf, Tensor, digest
 from worker_hooks.cli import checkpoints_diff, checkpoints_values
-from worker_hooks.cli.checkpoints_digests import Pace
+from worker_hooks.cli.checkpoints_pieces import Pace
 from worker_hooks.cli.checkpoints_stored import read_stored
 from worker_hooks.cli.main import main
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from worker_hooks.digests import DigestError
 from worker_hooks.protocol.manifest import parse_folder
 
 GOOD, BAD, UNREADABLE = 0, 1, 2
@@ -76,7 +77,6 @@ def _list(options: argparse.Namespace) -> int:
 
 def _verify(options: argparse.Namespace) -> int:
     from worker_hooks.cli import checkpoints_verify
-    from worker_hooks.cli.checkpoints_digests import MissingPackage
     from worker_hooks.cli.checkpoints_places import UnreadableDirectory, look
 
     try:
@@ -86,7 +86,7 @@ def _verify(options: argparse.Namespace) -> int:
             limit=options.limit * 1e6 if options.limit else None,
             progress=sys.stderr.isatty(),
         )
-    except (UnreadableDirectory, MissingPackage) as error:
+    except (UnreadableDirectory, DigestError) as error:
         return _refuse(str(error))
     _show(options, found, checkpoints_verify.lines(found))
     return checkpoints_verify.exit_code(found)
@@ -94,12 +94,11 @@ def _verify(options: argparse.Namespace) -> int:
 
 def _diff(options: argparse.Namespace) -> int:
     from worker_hooks.cli import checkpoints_diff
-    from worker_hooks.cli.checkpoints_digests import MissingPackage
     from worker_hooks.cli.checkpoints_stored import UnreadableCheckpoint
 
     try:
         found = checkpoints_diff.difference(options.a, options.b, values=options.values)
-    except (UnreadableCheckpoint, MissingPackage) as error:
+    except (UnreadableCheckpoint, DigestError) as error:
         return _refuse(str(error))
     _show(options, found, checkpoints_diff.lines(found))
     return GOOD if found["same"] else BAD

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from worker_hooks.cli import checkpoints_text as text
-from worker_hooks.cli.checkpoints_digests import Pace
+from worker_hooks.cli.checkpoints_pieces import Pace
 from worker_hooks.cli.checkpoints_stored import Stored, UnreadableCheckpoint, equal, lease, read_stored
 from worker_hooks.cli.checkpoints_values import largest_difference
 from worker_hooks.protocol.messages import encode_number
@@ -17,7 +17,7 @@ _HIDDEN = ("state",)
 
 
 def difference(one: Path, other: Path, *, values: bool) -> Json:
-    """The JSON of the command. Raises UnreadableCheckpoint, MissingPackage, OSError."""
+    """The JSON of the command. Raises UnreadableCheckpoint, DigestError, OSError."""
     a, b = read_stored(one), read_stored(other)
     try:
         with lease(a.folder), lease(b.folder):

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worker_hooks.cli.checkpoints_digests import Pace, algorithm_of, digest_of, new_hasher, pieces
 from worker_hooks.cli.checkpoints_index import Chunk, read_index
+from worker_hooks.cli.checkpoints_pieces import Pace, digest_of, pieces
+from worker_hooks.digests import algorithm_of, new_hasher
 from worker_hooks.protocol import generations
 from worker_hooks.protocol.folder_state import look, said
 from worker_hooks.protocol.leases import reading

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from operator import sub
 
-from worker_hooks.cli.checkpoints_digests import Pace
+from worker_hooks.cli.checkpoints_pieces import Pace
 from worker_hooks.cli.checkpoints_stored import Stored, alike, stream
 
 _STRETCH = 1 << 18

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from worker_hooks.cli import checkpoints_text as text
-from worker_hooks.cli.checkpoints_digests import Hasher, Pace, algorithm_of, new_hasher, pieces
 from worker_hooks.cli.checkpoints_files import SUFFIXES
 from worker_hooks.cli.checkpoints_folders import Foreign
 from worker_hooks.cli.checkpoints_index import INDEX, Chunk, read_index
+from worker_hooks.cli.checkpoints_pieces import Pace, pieces
 from worker_hooks.cli.checkpoints_places import Place
 from worker_hooks.cli.checkpoints_stored import lease, read_manifest
+from worker_hooks.digests import Hasher, algorithm_of, new_hasher
 from worker_hooks.protocol import generations
 from worker_hooks.protocol.folder_state import Checkpoint, said
 from worker_hooks.protocol.manifest import FileEntry, RankFile, parse_folder, rank_file_name
@@ -31,7 +32,7 @@ _BLINK_S = 0.2
 
 
 def verification(place: Place, *, everything: bool, limit: float | None, progress: bool) -> Json:
-    """The JSON of the command. `limit` in bytes a second. Raises MissingPackage."""
+    """The JSON of the command. `limit` in bytes a second. Raises DigestError."""
     wanted = [item for run in place.runs for item in run.checkpoints if _wanted(place, item, everything)]
     total = sum(item.bytes for item in wanted) + sum(item.bytes for item in place.foreign)
     bar = _Bar(total) if progress else None

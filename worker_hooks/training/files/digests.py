@@ -1,15 +1,16 @@
 """Digests of files and tensors, written `<algorithm>:<hex>`."""
 
 import ctypes
-import hashlib
-import zlib
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
+from worker_hooks import digests
+from worker_hooks.digests import Hasher as Hasher
+from worker_hooks.digests import algorithm_of as algorithm_of
 from worker_hooks.protocol.durable import encode_json
 from worker_hooks.training.errors import CheckpointError
 from worker_hooks.training.files import reading
@@ -17,40 +18,12 @@ from worker_hooks.training.files import reading
 DEFAULT = "xxh3_128" if find_spec("xxhash") else "sha256"
 
 
-class Hasher(Protocol):
-    def update(self, data: Any, /) -> None: ...
-    def hexdigest(self) -> str: ...
-
-
-class _Crc32:
-    def __init__(self) -> None:
-        self._value = 0
-
-    def update(self, data: Any, /) -> None:
-        self._value = zlib.crc32(data, self._value)
-
-    def hexdigest(self) -> str:
-        return f"{self._value:08x}"
-
-
 def new_hasher(algorithm: str) -> Hasher:
     """Raises CheckpointError if this installation cannot compute `algorithm`."""
-    if algorithm == "xxh3_128":
-        try:
-            import xxhash
-        except ImportError:
-            raise CheckpointError("this checkpoint's digests need the xxhash package (extra `train`)") from None
-        hasher: Hasher = xxhash.xxh3_128()
-        return hasher
-    if algorithm == "sha256":
-        return hashlib.sha256()
-    if algorithm == "crc32":
-        return _Crc32()
-    raise CheckpointError(f"unknown digest algorithm {algorithm!r}")
-
-
-def algorithm_of(digest: str) -> str:
-    return digest.partition(":")[0]
+    try:
+        return digests.new_hasher(algorithm)
+    except digests.DigestError as error:
+        raise CheckpointError(str(error)) from None
 
 
 def file_digest(path: Path, algorithm: str) -> str:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Collection, Sequence
 
 import torch
 
-from worker_hooks.training.files.digests import Hasher, new_hasher
+from worker_hooks.digests import Hasher
+from worker_hooks.training.files.digests import new_hasher
 from worker_hooks.training.saving.shares import Chunk
 from worker_hooks.training.saving.staging import Placed
 

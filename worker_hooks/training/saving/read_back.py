@@ -14,11 +14,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from worker_hooks.digests import algorithm_of
 from worker_hooks.protocol import generations
 from worker_hooks.protocol.durable import encode_json, replace_file
 from worker_hooks.protocol.manifest import MANIFEST, FileEntry, RankRef
 from worker_hooks.protocol.messages import MessageError
-from worker_hooks.training.files.digests import algorithm_of, new_hasher
+from worker_hooks.training.files.digests import new_hasher
 
 PIECE = 4 << 20
 REST = 4.0

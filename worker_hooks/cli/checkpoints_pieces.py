@@ -1,56 +1,13 @@
-"""Digests of bytes on disk as the writers of checkpoints make them, `<algorithm>:<hex>`, read in pieces."""
+"""Bytes of checkpoints on disk, read in pieces and no faster than asked, and their digests."""
 
-import hashlib
 import os
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+
+from worker_hooks.digests import new_hasher
 
 PIECE = 4 << 20
-
-
-class MissingPackage(Exception):
-    """This installation cannot compute the digest; the text names the package."""
-
-
-class Hasher(Protocol):
-    def update(self, data: Any, /) -> None: ...
-    def hexdigest(self) -> str: ...
-
-
-class _Crc32:
-    def __init__(self) -> None:
-        self._value = 0
-
-    def update(self, data: Any, /) -> None:
-        self._value = zlib.crc32(data, self._value)
-
-    def hexdigest(self) -> str:
-        return f"{self._value:08x}"
-
-
-def new_hasher(algorithm: str) -> Hasher:
-    """Raises MissingPackage, ValueError for an unknown algorithm."""
-    if algorithm == "xxh3_128":
-        try:
-            import xxhash
-        except ImportError:
-            raise MissingPackage(
-                "these digests are xxh3_128, which needs the package xxhash: pip install xxhash"
-            ) from None
-        hasher: Hasher = xxhash.xxh3_128()
-        return hasher
-    if algorithm == "sha256":
-        return hashlib.sha256()
-    if algorithm == "crc32":
-        return _Crc32()
-    raise ValueError(f"unknown digest algorithm {algorithm!r}")
-
-
-def algorithm_of(digest: str) -> str:
-    return digest.partition(":")[0]
 
 
 class Pace:
@@ -92,7 +49,7 @@ def pieces(path: Path, pace: Pace, start: int = 0, length: int | None = None) ->
 
 
 def digest_of(path: Path, algorithm: str, pace: Pace, start: int = 0, length: int | None = None) -> str:
-    """Of a whole file or a stretch of it."""
+    """Of a whole file or a stretch of it. Raises DigestError, OSError, ValueError where not all of it is there."""
     hasher = new_hasher(algorithm)
     for piece in pieces(path, pace, start, length):
         hasher.update(piece)
