@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from worker_hooks.cli import checkpoints_verify
+from worker_hooks.cli.checkpoints_list import listing
+from worker_hooks.cli.checkpoints_places import look
 from worker_hooks.protocol import committing, generations, minting
 from worker_hooks.protocol.durable import encode_json
 from worker_hooks.protocol.manifest import (
@@ -120,3 +123,17 @@ def flip(path: Path, offset: int) -> None:
     data = bytearray(path.read_bytes())
     data[offset] ^= 1
     path.write_bytes(data)
+
+
+def run_of(shelf: Shelf) -> dict[str, Any]:
+    """What `list` says of the shelf's one run."""
+    (run,) = listing(shelf.run, NOW)["runs"]
+    found: dict[str, Any] = run
+    return found
+
+
+def verify(directory: Path, **options: Any) -> dict[str, Any]:
+    """What `verify` says of a folder."""
+    return checkpoints_verify.verification(
+        look(directory), **{"everything": False, "limit": None, "progress": False, **options}
+    )

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.worker_hooks.checkpoint_shelf import Shelf
 from tests.worker_hooks.sbatch_desk import Desk, open_desk
 
 HERE = Path(__file__).parent
@@ -166,3 +167,9 @@ def world(fork_server: ForkServer, tmp_path: Path) -> World:
 def desk(tmp_path: Path) -> Iterator[Desk]:
     """A user's account with a fake sbatch and a controller that listens."""
     yield from open_desk(tmp_path)
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    """A run's folder without a generation yet."""
+    return Shelf(tmp_path)

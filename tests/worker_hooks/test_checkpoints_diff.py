@@ -18,8 +18,7 @@ pytestmark = pytest.mark.pure
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    shelf = Shelf(tmp_path)
+def shelf(shelf: Shelf) -> Shelf:
     shelf.mint()
     return shelf
 
