@@ -1,7 +1,8 @@
 """What one rank does in one attempt: the parts of this package put together in the right order."""
 
+import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ import torch.distributed as dist
 from worker_hooks.protocol import generations, minting
 from worker_hooks.protocol.generations import NotNewest
 from worker_hooks.protocol.messages import PHASES
-from worker_hooks.protocol.tiers import LOCAL, SHARED, Tier
 from worker_hooks.training.comms import Coordinator
 from worker_hooks.training.data.feed import Feed
 from worker_hooks.training.data.feeds import Feeds
@@ -32,20 +32,13 @@ from worker_hooks.training.saving.turns import SharedTurns
 from worker_hooks.training.settings import read_settings
 from worker_hooks.training.state.tracked import Tracked
 from worker_hooks.training.telemetry import Telemetry
-from worker_hooks.training.tiers.tiers import Tiers
 
 
 class Attempt:
     def __init__(self, tracked: Tracked, options: Options) -> None:
         self._tracked = tracked
         self._options = options
-        self._settings = read_settings(
-            root=options.root,
-            run_id=options.run_id,
-            local=options.local,
-            local_every=options.local_every,
-            peer=options.peer,
-        )
+        self._settings = read_settings(root=options.root, run_id=options.run_id)
         self._sabotage = Sabotage(self._settings.sabotage)
         self._coordinator = Coordinator()
         self.rank = self._coordinator.rank
@@ -57,7 +50,6 @@ class Attempt:
         self._telemetry = Telemetry(self._settings, self.rank, self.generation)
         identity = Identity(self._settings.run, self.generation, self.rank, self._coordinator.world_size)
         config = None if options.config is None else value_digest(options.config, "sha256")
-        self._tiers = Tiers(self._settings, self._coordinator, identity, self._telemetry, keep=options.keep_local)
         self._saver = Saver(
             identity,
             self._telemetry,
@@ -66,9 +58,6 @@ class Attempt:
             host_memory=options.host_memory,
             asynchronous=options.asynchronous,
             board=self._board(),
-            node=self._settings.node,
-            local=self._tiers.local,
-            keep_local=options.keep_local,
         )
         self._lint = Lint(tracked, self._coordinator, self._telemetry, strict=options.strict, waive=options.waive)
         self._points = Points(tracked, self._telemetry, self.rank)
@@ -76,7 +65,6 @@ class Attempt:
         self._resumption: Resumption | None = None
         self._occasions = Occasions(
             options.checkpoint_every,
-            local_every=self._settings.local_every,
             rank=self.rank,
             world_size=self._coordinator.world_size,
             generation=self.generation,
@@ -98,7 +86,7 @@ class Attempt:
         """Outside an agent rank 0 takes the token for everybody."""
         made = 0
         if self.rank == 0:
-            world_size, node = self._coordinator.world_size, self._settings.node
+            world_size, node = self._coordinator.world_size, socket.gethostname()
             minted = minting.mint(self._settings.run, node=node, nodes=(node,), world_size=world_size, now=time.time())
             made = minted.generation
         number: int = self._coordinator.broadcast(made)
@@ -130,10 +118,9 @@ class Attempt:
         self.accumulation = resumption.accumulation(self._options.accumulation)
         if resumption.source is not None:
             self._saver.start_from(resumption.source.folder.name, self.completed)
-            with suppress(OSError, NotNewest):  # room for the next save is not worth this run
-                if self.rank == 0:
+            if self.rank == 0:
+                with suppress(OSError, NotNewest):  # room for the next save is not worth this run
                     retention.clear_abandoned(self.folder, self._saver.identity.generation)
-                self._tiers.clear_abandoned()
             if not self._feeds.by_name:
                 resumption.complete(self._tracked, None, None)
         self._tell_facts(resumption)
@@ -225,17 +212,11 @@ class Attempt:
             return
         self._looked_at = self.completed
         plan = self._occasions.due(self.completed, last=self.completed == self._options.total_steps)
-        locally = self._occasions.due_locally(self.completed)
         if plan is not None:
             if plan.why:
                 self._telemetry.event("save_asked", step=self.completed, why=plan.why)
-            # What was asked for goes to shared storage alone: time may be short.
-            both = locally and not plan.why
-            must = bool(plan.why) or self.completed == self._options.total_steps
-            self._save((LOCAL, SHARED) if both else (SHARED,), must=must)
+            self._save(must=bool(plan.why) or self.completed == self._options.total_steps)
             self._stopping = self._stopping or plan.stop
-        elif locally:
-            self._save((LOCAL,), must=False)
         if not self._prepared and self._tracked and self._ready:
             # After the first update: only now a fresh optimizer has its state.
             self._prepared = True
@@ -249,7 +230,7 @@ class Attempt:
         finally:
             self._telemetry.phase("training")
 
-    def _save(self, tiers: Sequence[Tier], *, must: bool) -> None:
+    def _save(self, *, must: bool) -> None:
         """Every loss is read, checked and handed over before the state is saved: it waits for the device anyway.
 
         A save that falls due while one is in flight is left out, unless it `must` be: then training waits.
@@ -262,11 +243,10 @@ class Attempt:
         data = self._feeds.position(self.epoch, accumulation=self.accumulation, asked=self._options.accumulation)
         self._lint.at_first_save(data["loaders"])
         self._saver.waived = self._lint.waived
-        if self._saver.save(self.completed, self._tracked, data, self._points.recent, tiers):
+        if self._saver.save(self.completed, self._tracked, data, self._points.recent):
+            self._occasions.saved()
+            self._points.saved()
             self._prepared = True
-            if SHARED in tiers:  # what happened since stays in the next one's record too
-                self._occasions.saved()
-                self._points.saved()
         self._telemetry.phase("training")
 
     def telemetry_failures(self) -> dict[str, Any]:
@@ -280,10 +260,9 @@ class Attempt:
         self._occasions.close()
         self._points.arrive()
         if self._tracked and self._ready and self.completed > self._saver.last_step:
-            self._save((SHARED,), must=True)
+            self._save(must=True)
         self._saver.finish()
         self._saver.close()
-        self._tiers.close()
         self._tell_samples()
         self._telemetry.event("stopped" if self._stopping else "finished", **self._ending())
         self._telemetry.phase("finished")
@@ -294,7 +273,6 @@ class Attempt:
         self._occasions.close()
         self._points.tell(before=self.completed + 1)
         self._saver.close()
-        self._tiers.close()
         self._telemetry.phase("failed")
         self._telemetry.event("stopped", reason=f"{type(error).__name__}: {error}"[:2000])
         self._telemetry.close()
