@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from tests.worker_hooks.agent_stage import Stage, alive, stage, until
-from worker_hooks.agent.stacks import MOST_RANKS, Processes, Spy, StackReader
+from worker_hooks.agent.proc_view import Processes
+from worker_hooks.agent.py_spy import Spy
+from worker_hooks.agent.stacks import MOST_RANKS, StackReader
 from worker_hooks.signs.sign import RAW_CHARS, Sign
 from worker_hooks.signs.stack import kernel_view, python_stack, stack_sign
 
