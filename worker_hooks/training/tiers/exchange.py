@@ -21,7 +21,13 @@ from worker_hooks.protocol.manifest import decode_rank_file, parse_folder, rank_
 from worker_hooks.training.comms import Coordinator
 from worker_hooks.training.tiers.link import Link, LinkError, is_loopback, own_address
 from worker_hooks.training.tiers.nodes import Nodes
-from worker_hooks.training.tiers.share_stream import ShareDamaged, rank_file_digest, receive_share, send_share
+from worker_hooks.training.tiers.share_stream import (
+    ShareDamaged,
+    missing,
+    rank_file_digest,
+    receive_share,
+    send_share,
+)
 
 GREETING_S = 10.0
 GRACE_S = 30.0
@@ -99,7 +105,7 @@ class Exchange:
                 self._server.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept
             self._server.close()
         for link in links:
-            link.close()
+            link.end()
 
     @contextmanager
     def _asking(self, to: int, limit_s: float) -> Iterator[Link]:
@@ -153,10 +159,9 @@ class Exchange:
                 asked = link.hear(_FIRST_WORDS)
                 try:
                     self._do(link, asked)
-                except ShareDamaged as error:
-                    link.tell({"failed": str(error), "damaged": True})
-                except OSError as error:
-                    link.tell({"failed": str(error), "damaged": False})
+                except (ShareDamaged, OSError) as error:
+                    link.tell({"failed": str(error), "damaged": isinstance(error, ShareDamaged)})
+                    link.drain()
         finally:
             self._turn.release()
 
@@ -179,10 +184,16 @@ class Exchange:
         data = (folder / rank_file_name(rank)).read_bytes()
         if rank_file_digest(data) != digest:
             raise ShareDamaged(f"{rank_file_name(rank)} does not match its digest")
+        problem = missing(folder, decode_rank_file(json.loads(data)).files)
+        if problem is not None:
+            raise ShareDamaged(problem)
         size = _size(data)
         link.allow(time_for(size))
         link.tell({"bytes": size})
-        send_share(link, folder, data)
+        try:
+            send_share(link, folder, data)
+        except OSError as error:  # among raw bytes no word is heard: the connection ends
+            raise LinkError(str(error)) from None
 
 
 def time_for(size: int) -> float:

@@ -75,16 +75,22 @@ class Link:
         message: dict[str, Any] = json.loads(text)
         return message
 
-    def send_file(self, path: Path, size: int) -> None:
-        """The file's first `size` bytes. Raises OSError where it cannot be read, LinkError where it is shorter."""
+    def send_file(self, path: Path, size: int) -> bool:
+        """The file's first `size` bytes; False, and no more of it, once the other side has said something: it gave up.
+
+        Raises OSError where the file cannot be read, LinkError where it is shorter.
+        """
         with path.open("rb", buffering=0) as file:
             done = 0
             while done < size:
+                if self._spoken_to():
+                    return False
                 with self._in_time():
                     count = os.sendfile(self._socket.fileno(), file.fileno(), done, min(WINDOW, size - done))
                 if count == 0:
                     raise LinkError(f"{path.name} ends at {done}, {size} bytes were written")
                 done += count
+        return True
 
     def receive_into(self, view: memoryview) -> None:
         done = 0
@@ -95,11 +101,26 @@ class Link:
                 raise LinkError("the other side closed the connection")
             done += count
 
-    def close(self) -> None:
-        """Also ends a call that another thread waits in."""
+    def drain(self) -> None:
+        """Let the other side hear what was told to it: a connection closed over unread bytes takes that away."""
+        with suppress(LinkError), memoryview(bytearray(1 << 20)) as view:
+            while True:
+                self.receive_into(view)
+
+    def end(self) -> None:
+        """From any thread: whoever waits in a call of this link gets a LinkError. Who opened the socket closes it."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+
+    def _spoken_to(self) -> bool:
+        """Whether there is something to hear, or the end."""
+        try:
+            self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise LinkError(str(error)) from None
+        return True
 
     def _patience(self, option: int, seconds: float) -> None:
         self._socket.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(seconds), int(seconds % 1 * 1e6)))

@@ -9,7 +9,7 @@ import mmap
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -42,12 +42,25 @@ def rank_file_digest(data: bytes) -> str:
 def send_share(link: Link, folder: Path, data: bytes) -> None:
     """The share of `folder` that the rank file `data` describes: first the rank file, then each file's bytes.
 
-    Raises OSError, LinkError.
+    It ends early where the other side has something to say. Raises OSError, LinkError.
     """
     share = decode_rank_file(json.loads(data))
     link.tell({"rank_file": data.decode()})
     for entry in share.files:
-        link.send_file(folder / entry.name, entry.bytes)
+        if not link.send_file(folder / entry.name, entry.bytes):
+            return
+
+
+def missing(folder: Path, files: Sequence[FileEntry]) -> str | None:
+    """What of a share is not there, or short; None if it can be sent. Raises OSError."""
+    for entry in files:
+        try:
+            size = (folder / entry.name).stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return f"{entry.name} is missing"
+        if size != entry.bytes:
+            return f"{entry.name} has {size} bytes, {entry.bytes} were written"
+    return None
 
 
 def receive_share(link: Link, folder: Path, rank: int, digest: str) -> None:
@@ -66,9 +79,10 @@ def receive_share(link: Link, folder: Path, rank: int, digest: str) -> None:
         for entry in share.files:
             _receive_file(link, landing / PurePosixPath(entry.name).name, entry)
         sync_folder(landing)
-        if (folder / rank_file_name(rank)).exists():
-            raise FileExistsError(17, "a share of that rank is there already", str(folder / rank_file_name(rank)))
-        shutil.rmtree(folder / rank_folder_name(rank), ignore_errors=True)  # half of one: it has no rank file
+        # What has the name already is not what is wanted: half a share, or a copy that nobody waited for.
+        (folder / rank_file_name(rank)).unlink(missing_ok=True)
+        sync_folder(folder)
+        shutil.rmtree(folder / rank_folder_name(rank), ignore_errors=True)
         landing.rename(folder / rank_folder_name(rank))
     except BaseException:
         shutil.rmtree(landing, ignore_errors=True)
@@ -94,9 +108,11 @@ def _described(data: bytes, folder: Path, rank: int) -> RankFile:
 
 def _receive_file(link: Link, path: Path, entry: FileEntry) -> None:
     watcher = _Digest(algorithm_of(entry.digest))
-    with mmap.mmap(-1, min(WINDOW, max(_whole_blocks(entry.bytes), BLOCK))) as memory, memoryview(memory) as buffer:
-        windows = _arriving(link, buffer, entry.bytes)
-        write_file(path, windows, entry.bytes, watcher, direct=takes_direct(path.parent))
+    buffer = memoryview(
+        mmap.mmap(-1, min(WINDOW, max(_whole_blocks(entry.bytes), BLOCK)))
+    )  # unmapped with its last view
+    windows = _arriving(link, buffer, entry.bytes)
+    write_file(path, windows, entry.bytes, watcher, direct=takes_direct(path.parent))
     if watcher.text != entry.digest:
         raise ShareDamaged(f"{entry.name} does not match its digest")
 
@@ -105,10 +121,8 @@ def _arriving(link: Link, buffer: memoryview, size: int) -> Iterator[memoryview]
     """Whole blocks, in the same memory each time; what the last one has beyond `size` is cut off by the writer."""
     for start in range(0, size, len(buffer)):
         count = min(len(buffer), size - start)
-        with buffer[:count] as part:
-            link.receive_into(part)
-        with buffer[: _whole_blocks(count)] as window:
-            yield window
+        link.receive_into(buffer[:count])
+        yield buffer[: _whole_blocks(count)]
 
 
 def _whole_blocks(size: int) -> int:
