@@ -18,6 +18,7 @@ from tests.worker_hooks.conftest import World
 from tests.worker_hooks.test_training_telemetry import events, run_dir
 from worker_hooks import Run
 from worker_hooks.protocol import generations, minting
+from worker_hooks.protocol.tiers import LOCAL, SHARED
 from worker_hooks.training.errors import CheckpointError, Superseded
 from worker_hooks.training.files import writing
 from worker_hooks.training.saving.background import Background, wait_until
@@ -192,14 +193,15 @@ def test_the_first_rank_to_arrive_decides_for_all() -> None:
     idle = [True, True]
     ranks = [Turns(2, SharedTurns(store, "turns"), lambda rank=rank: idle[rank]) for rank in (0, 1)]  # type: ignore[misc]
     assert [rank.begin(4) for rank in ranks] == [True, True]
-    ranks[0].done(4, None)
+    ranks[0].done(4, {})
     assert not ranks[0].begin(8), "rank 1 is still writing"
-    assert ranks[0].failure(4) is None
-    ranks[1].done(4, "the disk is full")
+    assert ranks[0].failure(4, SHARED) is None
+    ranks[1].done(4, {SHARED: "the disk is full"})
     assert not ranks[1].begin(8), "what was decided for a step stays, though rank 1 is free by now"
     assert [rank.begin(12) for rank in ranks] == [True, True]
-    assert [rank.failure(4) for rank in ranks] == ["the disk is full"] * 2
-    assert ranks[0].failure(12) is None
+    assert [rank.failure(4, SHARED) for rank in ranks] == ["the disk is full"] * 2
+    assert ranks[0].failure(4, LOCAL) is None, "each tier by itself"
+    assert ranks[0].failure(12, SHARED) is None
 
 
 def test_a_store_that_is_gone_costs_saves_and_nothing_else() -> None:

@@ -1,18 +1,17 @@
 """What one rank does in one attempt: the parts of this package put together in the right order."""
 
-import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from worker_hooks.protocol import generations, minting
 from worker_hooks.protocol.generations import NotNewest
 from worker_hooks.protocol.messages import PHASES
+from worker_hooks.protocol.tiers import LOCAL, SHARED, Tier
 from worker_hooks.training.comms import Coordinator
 from worker_hooks.training.data.feed import Feed
 from worker_hooks.training.data.feeds import Feeds
@@ -29,16 +28,16 @@ from worker_hooks.training.sabotage import Sabotage
 from worker_hooks.training.saving import retention
 from worker_hooks.training.saving.save import Saver, superseded
 from worker_hooks.training.saving.turns import SharedTurns
-from worker_hooks.training.settings import read_settings
 from worker_hooks.training.state.tracked import Tracked
 from worker_hooks.training.telemetry import Telemetry
+from worker_hooks.training.tiers.tiers import Tiers
 
 
 class Attempt:
     def __init__(self, tracked: Tracked, options: Options) -> None:
         self._tracked = tracked
         self._options = options
-        self._settings = read_settings(root=options.root, run_id=options.run_id)
+        self._settings = options.settings()
         self._sabotage = Sabotage(self._settings.sabotage)
         self._coordinator = Coordinator()
         self.rank = self._coordinator.rank
@@ -50,6 +49,7 @@ class Attempt:
         self._telemetry = Telemetry(self._settings, self.rank, self.generation)
         identity = Identity(self._settings.run, self.generation, self.rank, self._coordinator.world_size)
         config = None if options.config is None else value_digest(options.config, "sha256")
+        self._tiers = Tiers(self._settings, self._coordinator, identity, self._telemetry, keep=options.keep_local)
         self._saver = Saver(
             identity,
             self._telemetry,
@@ -57,7 +57,10 @@ class Attempt:
             config_digest=config,
             host_memory=options.host_memory,
             asynchronous=options.asynchronous,
-            board=self._board(),
+            board=SharedTurns.of_ranks(self._coordinator.world_size, self.generation),
+            node=self._settings.node,
+            local=self._tiers.local,
+            keep_local=options.keep_local,
         )
         self._lint = Lint(tracked, self._coordinator, self._telemetry, strict=options.strict, waive=options.waive)
         self._points = Points(tracked, self._telemetry, self.rank)
@@ -65,6 +68,7 @@ class Attempt:
         self._resumption: Resumption | None = None
         self._occasions = Occasions(
             options.checkpoint_every,
+            local_every=self._settings.local_every,
             rank=self.rank,
             world_size=self._coordinator.world_size,
             generation=self.generation,
@@ -86,18 +90,11 @@ class Attempt:
         """Outside an agent rank 0 takes the token for everybody."""
         made = 0
         if self.rank == 0:
-            world_size, node = self._coordinator.world_size, socket.gethostname()
+            world_size, node = self._coordinator.world_size, self._settings.node
             minted = minting.mint(self._settings.run, node=node, nodes=(node,), world_size=world_size, now=time.time())
             made = minted.generation
         number: int = self._coordinator.broadcast(made)
         return number
-
-    def _board(self) -> SharedTurns | None:
-        """Where the ranks agree whether a save is taken; None for one rank."""
-        if self._coordinator.world_size == 1:
-            return None
-        store = dist.distributed_c10d._get_default_store()
-        return SharedTurns(store, f"relume-turns-g{self.generation}")
 
     # --- resuming -----------------------------------------------------------------------------------------------
 
@@ -118,9 +115,10 @@ class Attempt:
         self.accumulation = resumption.accumulation(self._options.accumulation)
         if resumption.source is not None:
             self._saver.start_from(resumption.source.folder.name, self.completed)
-            if self.rank == 0:
-                with suppress(OSError, NotNewest):  # room for the next save is not worth this run
+            with suppress(OSError, NotNewest):  # room for the next save is not worth this run
+                if self.rank == 0:
                     retention.clear_abandoned(self.folder, self._saver.identity.generation)
+                self._tiers.clear_abandoned()
             if not self._feeds.by_name:
                 resumption.complete(self._tracked, None, None)
         self._tell_facts(resumption)
@@ -212,11 +210,17 @@ class Attempt:
             return
         self._looked_at = self.completed
         plan = self._occasions.due(self.completed, last=self.completed == self._options.total_steps)
+        locally = self._occasions.due_locally(self.completed)
         if plan is not None:
             if plan.why:
                 self._telemetry.event("save_asked", step=self.completed, why=plan.why)
-            self._save(must=bool(plan.why) or self.completed == self._options.total_steps)
+            # What was asked for goes to shared storage alone: time may be short.
+            both = locally and not plan.why
+            must = bool(plan.why) or self.completed == self._options.total_steps
+            self._save(must=must, tiers=(LOCAL, SHARED) if both else (SHARED,))
             self._stopping = self._stopping or plan.stop
+        elif locally:
+            self._save(must=False, tiers=(LOCAL,))
         if not self._prepared and self._tracked and self._ready:
             # After the first update: only now a fresh optimizer has its state.
             self._prepared = True
@@ -230,7 +234,7 @@ class Attempt:
         finally:
             self._telemetry.phase("training")
 
-    def _save(self, *, must: bool) -> None:
+    def _save(self, *, must: bool, tiers: Sequence[Tier] = (SHARED,)) -> None:
         """Every loss is read, checked and handed over before the state is saved: it waits for the device anyway.
 
         A save that falls due while one is in flight is left out, unless it `must` be: then training waits.
@@ -243,10 +247,11 @@ class Attempt:
         data = self._feeds.position(self.epoch, accumulation=self.accumulation, asked=self._options.accumulation)
         self._lint.at_first_save(data["loaders"])
         self._saver.waived = self._lint.waived
-        if self._saver.save(self.completed, self._tracked, data, self._points.recent):
-            self._occasions.saved()
-            self._points.saved()
+        if self._saver.save(self.completed, self._tracked, data, self._points.recent, tiers):
             self._prepared = True
+            if SHARED in tiers:  # what happened since stays in the next one's record too
+                self._occasions.saved()
+                self._points.saved()
         self._telemetry.phase("training")
 
     def telemetry_failures(self) -> dict[str, Any]:
@@ -263,6 +268,7 @@ class Attempt:
             self._save(must=True)
         self._saver.finish()
         self._saver.close()
+        self._tiers.close()
         self._tell_samples()
         self._telemetry.event("stopped" if self._stopping else "finished", **self._ending())
         self._telemetry.phase("finished")
@@ -273,6 +279,7 @@ class Attempt:
         self._occasions.close()
         self._points.tell(before=self.completed + 1)
         self._saver.close()
+        self._tiers.close()
         self._telemetry.phase("failed")
         self._telemetry.event("stopped", reason=f"{type(error).__name__}: {error}"[:2000])
         self._telemetry.close()

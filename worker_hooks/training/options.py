@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from worker_hooks.training.settings import Settings, read_settings
+
 
 @dataclass(frozen=True)
 class Options:
@@ -23,3 +25,13 @@ class Options:
     waive: Sequence[str] = ()
     host_memory: int | None = None
     asynchronous: bool = True
+    local: str | Path | None = None
+    local_every: int | None = None
+    peer: bool | None = None
+    keep_local: int = 2
+
+    def settings(self) -> Settings:
+        """With what the environment says where these leave it open. Raises ValueError."""
+        return read_settings(
+            root=self.root, run_id=self.run_id, local=self.local, local_every=self.local_every, peer=self.peer
+        )

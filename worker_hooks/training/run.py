@@ -29,7 +29,9 @@ class Run:
     its digest is stored), `host_memory` (the most bytes that a rank stages at a time; a larger share is written in
     pieces while training waits), `asynchronous` (False: training waits until what it saved is written), `strict` (a
     state that is not complete ends the run) and `waive` (codes of what may be missing, such as `["scheduler"]`:
-    docs/checkpoints.md). Objects given by name are tracked, and `with` then restores them.
+    docs/checkpoints.md), `local` (a folder on each node, with `{node}` for its name, that is saved to as well every
+    `local_every` updates; `keep_local` of these stay, and `peer=True` copies each share to the next node:
+    docs/checkpoints.md, Tiers). Objects given by name are tracked, and `with` then restores them.
 
     A run whose checkpoints are all bad does not begin again at step 0 by itself: that is a RestartedFromScratch error,
     unless `fresh_start=True` allows it.

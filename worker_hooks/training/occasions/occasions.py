@@ -48,12 +48,14 @@ class Warned:
 
 
 class Occasions:
-    """`every`: updates, 0 for never, or AUTO. `control`: what the agent's control file says now."""
+    """`every`: updates, 0 for never, or AUTO. `local_every`: updates, 0 for never: every rank counts them for itself,
+    so nobody has to agree. `control`: what the agent's control file says now."""
 
     def __init__(
         self,
         every: int | str,
         *,
+        local_every: int = 0,
         rank: int,
         world_size: int,
         generation: int,
@@ -64,6 +66,7 @@ class Occasions:
             raise ValueError(f"checkpoint_every={every!r}: a number of updates, or {AUTO!r}")
         self.warned = Warned()
         self._every = every
+        self._local_every = local_every
         self._rank = rank
         self._world_size = world_size
         self._generation = generation
@@ -104,6 +107,10 @@ class Occasions:
             return plan
         regular = isinstance(self._every, int) and self._every > 0 and step % self._every == 0
         return Plan(0, step, "", stop=False) if regular or last else None
+
+    def due_locally(self, step: int) -> bool:
+        """Whether `step` is to be saved on the nodes."""
+        return self._local_every > 0 and step % self._local_every == 0
 
     # --- who asks -------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ first, its successor does. Nothing here raises into training, but for `supersede
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,11 @@ from typing import Any
 from worker_hooks.protocol import committing, generations
 from worker_hooks.protocol.durable import encode_json, replace_file
 from worker_hooks.protocol.generations import NotNewest
-from worker_hooks.protocol.manifest import MANIFEST, QUARANTINE, VERIFIED
+from worker_hooks.protocol.manifest import MANIFEST, QUARANTINE, VERIFIED, RankFile
+from worker_hooks.protocol.tiers import LOCAL, SHARED, Tier, tier_of
 from worker_hooks.training.identity import Identity
 from worker_hooks.training.saving import read_back, retention
+from worker_hooks.training.state import fingerprint
 from worker_hooks.training.telemetry import Telemetry
 
 COMMIT_DEADLINE_S = 120.0
@@ -35,13 +37,18 @@ class Pending:
 
 
 class Committer:
-    """`failure(step)`: what some rank said went wrong with that save."""
+    """`keep`: how many stay, by tier. `failure(step, tier)`: what some rank said went wrong with that save."""
 
     def __init__(
-        self, identity: Identity, telemetry: Telemetry, *, keep: int, failure: Callable[[int], str | None]
+        self,
+        identity: Identity,
+        telemetry: Telemetry,
+        *,
+        keep: Mapping[Tier, int],
+        failure: Callable[[int, Tier], str | None],
     ) -> None:
         self.superseded: NotNewest | None = None
-        self.failed: dict[int, str] = {}
+        self.failed: dict[tuple[int, Tier], str] = {}
         self.start: str | None = None
         self._identity = identity
         self._telemetry = telemetry
@@ -79,19 +86,30 @@ class Committer:
         if manifest is None:
             return False
         ranks = [generations.read_rank_file(folder, rank) for rank in range(me.world_size)]
+        diverged = fingerprint.diverged({rank.rank: rank.fingerprint for rank in ranks})
+        if diverged:
+            self._tell_diverged(folder, diverged)
         self._record(
             pending.step,
             folder,
             "committed",
             bytes=sum(entry.bytes for rank in ranks for entry in rank.files),
-            bytes_linked=sum(int(rank.saving.get("bytes_linked", 0)) for rank in ranks),
             blocked_s=pending.blocked_s,
             durable_s=time.monotonic() - pending.started,
+            diverged=diverged,
             **pending.more,
+            **_of_tier(folder, ranks),
         )
-        self._unverified.append(folder)
+        if tier_of(folder) == SHARED:  # what lies on the nodes is compared when it is read for a resume
+            self._unverified.append(folder)
         self._tidy(folder)
         return True
+
+    def _tell_diverged(self, folder: Path, groups: list[list[int]]) -> None:
+        """It stays committed: training goes on from this state in any case, and an older one may be no better."""
+        said = " and ".join(f"ranks {ranks}" for ranks in groups)
+        raw = f"{folder.name}: {said} hold other values of what one of them stores for all"
+        self._telemetry.record("sign", code="replicas_diverged", raw=raw, layer="process", source="training")
 
     def _hopeless(self, pending: Pending) -> bool:
         """Rank files may be coming in while this looks, so only what they say is final; all else waits."""
@@ -102,7 +120,7 @@ class Committer:
             if bad:
                 self.set_aside(pending.folder, f"parameters are not finite on ranks {bad}")
                 return True
-        failure = self._failure(pending.step)
+        failure = self._failure(pending.step, tier_of(pending.folder))
         if failure is not None:
             return self._give_up(pending, failure)
         said = f"nothing from ranks {missing}" if missing else "files are missing or short"
@@ -115,7 +133,7 @@ class Committer:
 
     def _give_up(self, pending: Pending, why: str) -> bool:
         """This save counts as failed; its folder makes room for the next one."""
-        self.failed[pending.step] = why
+        self.failed[pending.step, tier_of(pending.folder)] = why
         self._record(pending.step, pending.folder, "failed", blocked_s=pending.blocked_s, reason=why)
         try:
             retention.discard(pending.folder, self._identity.generation)
@@ -127,10 +145,12 @@ class Committer:
 
     def _tidy(self, folder: Path) -> None:
         """After a commit: the hint and the retention. Neither is worth a training run."""
-        me = self._identity
+        me, tier = self._identity, tier_of(folder)
         try:
-            replace_file(me.run / "latest", folder.name.encode() + b"\n")
-            retention.prune(me.run, me.generation, keep=self._keep, protected={self.start, folder.name})
+            if tier == SHARED:
+                replace_file(me.run / "latest", folder.name.encode() + b"\n")
+            start = self.start if tier == SHARED else None
+            retention.prune(me.run, me.generation, keep=self._keep[tier], protected={start, folder.name}, tier=tier)
         except NotNewest as error:
             self.superseded = error
         except OSError as error:
@@ -167,11 +187,20 @@ class Committer:
         self._record(int(folder.name[5:].partition(".")[0]), folder, "quarantined", reason=reason)
 
     def _record(self, step: int, folder: Path, state: str, **more: Any) -> None:
-        plain = {"bytes": None, "blocked_s": None, "durable_s": None, "reason": None}
+        plain = {"bytes": None, "blocked_s": None, "durable_s": None, "reason": None, "tier": tier_of(folder)}
         self._telemetry.record("checkpoint", step=step, folder=folder.name, state=state, **{**plain, **more})
 
     def _sign(self, error: Exception) -> None:
         self._telemetry.record("sign", code="checkpoint_tidy", raw=str(error), layer="storage", source="training")
+
+
+def _of_tier(folder: Path, ranks: Sequence[RankFile]) -> dict[str, int]:
+    """What only one of the tiers has. A `kept-` file with another name was linked, not written: nobody links to it
+    before it is committed."""
+    if tier_of(folder) == LOCAL:
+        return {"bytes_linked": 0, "copies": sum(bool(rank.saving.get("copy")) for rank in ranks)}
+    kept = [entry for rank in ranks for entry in rank.files if "/kept-" in entry.name]
+    return {"bytes_linked": sum(entry.bytes for entry in kept if (folder / entry.name).stat().st_nlink > 1)}
 
 
 def _report(folder: Path, rank: int) -> dict[str, Any] | None:

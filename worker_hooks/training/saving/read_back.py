@@ -8,6 +8,7 @@ takes at most a fifth of the time: after each piece it rests four times as long 
 import mmap
 import os
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import sha256
@@ -17,12 +18,16 @@ from typing import Any
 from worker_hooks.digests import algorithm_of
 from worker_hooks.protocol import generations
 from worker_hooks.protocol.durable import encode_json, replace_file
-from worker_hooks.protocol.manifest import MANIFEST, FileEntry, RankRef
+from worker_hooks.protocol.manifest import MANIFEST, QUARANTINE, FileEntry, RankRef
 from worker_hooks.protocol.messages import MessageError
 from worker_hooks.training.files.digests import new_hasher
+from worker_hooks.training.identity import Identity
 
 PIECE = 4 << 20
 REST = 4.0
+_FOLDERS = 2
+_LOOK_S = 0.25
+_NEXT_S = 0.01
 
 
 def report_name(rank: int) -> str:
@@ -69,6 +74,41 @@ class ReadBack:
         found = f"{algorithm_of(entry.digest)}:{hasher.hexdigest()}"
         if (count, found) != (entry.bytes, entry.digest):
             self.problem = f"{entry.name} read back from storage does not match its digest"
+
+
+class ReadingBack:
+    """What a rank still has to read, the newest first."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._me = identity
+        self._waiting: deque[Path] = deque(maxlen=_FOLDERS)
+        self._reading: ReadBack | None = None
+
+    def add(self, folder: Path) -> None:
+        self._waiting.append(folder)
+
+    def step(self, otherwise: float) -> float:
+        """Read a little; how long to rest after it, `otherwise` where there is nothing to wait for."""
+        if self._reading is None:
+            self._reading = self._next()
+        if self._reading is None:
+            return _LOOK_S if self._waiting else otherwise
+        rest = self._reading.step()
+        if rest > 0.0:
+            return rest
+        read, self._reading = self._reading, None
+        write_report(read, by=self._me.rank, now=time.time())
+        return _NEXT_S
+
+    def _next(self) -> ReadBack | None:
+        """The newest that is committed. An older one that was overtaken is not worth reading any more."""
+        for folder in reversed(self._waiting):
+            if (folder / MANIFEST).exists() and not (folder / QUARANTINE).exists():
+                while self._waiting and self._waiting[0] != folder:
+                    self._waiting.popleft()
+                self._waiting.popleft()
+                return ReadBack(folder, (self._me.rank + 1) % self._me.world_size)
+        return None
 
 
 def _size(folder: Path, ref: RankRef) -> int:

@@ -7,7 +7,8 @@ and the next one is tried. Only what a run must not survive reaches it: `Superse
 
 import threading
 import time
-from collections import deque
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,33 +17,31 @@ import torch
 
 from worker_hooks.protocol import generations
 from worker_hooks.protocol.generations import NotNewest
-from worker_hooks.protocol.manifest import MANIFEST, QUARANTINE, folder_name
+from worker_hooks.protocol.tiers import LOCAL, SHARED, Tier
 from worker_hooks.training.errors import CheckpointError, Superseded
-from worker_hooks.training.files.digests import DEFAULT
 from worker_hooks.training.identity import Identity
-from worker_hooks.training.saving import read_back, writing_rank
 from worker_hooks.training.saving.background import Background, wait_until
 from worker_hooks.training.saving.commit import COMMIT_DEADLINE_S, POLL_S, Committer, Pending
-from worker_hooks.training.saving.read_back import ReadBack
+from worker_hooks.training.saving.read_back import ReadingBack
+from worker_hooks.training.saving.shared import Part, SharedTier
 from worker_hooks.training.saving.shares import Dealer, Share
+from worker_hooks.training.saving.snapshot import Snapshot, take
 from worker_hooks.training.saving.stages import Stages
 from worker_hooks.training.saving.staging import Stage
 from worker_hooks.training.saving.turns import SharedTurns, Turns
-from worker_hooks.training.saving.writing_rank import Snapshot
-from worker_hooks.training.state import fingerprint, random_state
 from worker_hooks.training.state.tracked import Tracked
 from worker_hooks.training.telemetry import Telemetry
+from worker_hooks.training.tiers.local import LocalTier
 
 ABANDON_PATIENCE_S = 1.5
 _LOOK_S = 0.25
-_FOLDERS_TO_READ = 2
 
 
 class Saver:
     """One rank's checkpoints of one attempt. The folder that the attempt started from is never pruned.
 
     `host_memory`: the most bytes that may be staged at a time; a larger share is written in pieces while training
-    waits. `asynchronous=False`: training waits until its rank's part is durable.
+    waits. `asynchronous=False`: training waits until its rank's part is durable. `local`: this node's own tier.
     """
 
     def __init__(
@@ -55,6 +54,9 @@ class Saver:
         host_memory: int | None = None,
         asynchronous: bool = True,
         board: SharedTurns | None = None,
+        node: str,
+        local: LocalTier | None = None,
+        keep_local: int = 2,
     ) -> None:
         self.identity = identity
         self.last_step = 0
@@ -67,14 +69,15 @@ class Saver:
         self._memory = threading.Event()
         self._memory.set()
         self._turns = Turns(identity.world_size, board, lambda: not self._saving)
-        self._committer = Committer(identity, telemetry, keep=keep, failure=self._turns.failure)
+        keeps = {SHARED: keep, LOCAL: keep_local}
+        self._committer = Committer(identity, telemetry, keep=keeps, failure=self._turns.failure)
         self._dealer = Dealer(identity.rank, identity.world_size)
         self._stages = Stages(host_memory)
+        self._shared, self._local = SharedTier(identity, node, self._stages), local
         self._checked: tuple[Any, frozenset[str]] = (None, frozenset())
         self._superseded: NotNewest | None = None
-        self._skipped = 0
-        self._to_read: deque[Path] = deque(maxlen=_FOLDERS_TO_READ)
-        self._reading: ReadBack | None = None
+        self._skipped: Counter[Tier] = Counter()
+        self._read_back = ReadingBack(identity)
 
     # --- the training thread ----------------------------------------------------------------------------------------
 
@@ -105,63 +108,64 @@ class Saver:
 
         self._background.put(allocate)
 
-    def save(self, step: int, tracked: Tracked, data: dict[str, Any], losses: list[tuple[int, str]]) -> bool:
+    def save(
+        self,
+        step: int,
+        tracked: Tracked,
+        data: dict[str, Any],
+        losses: list[tuple[int, str]],
+        tiers: Sequence[Tier] = (SHARED,),
+    ) -> bool:
         """Stage this rank's part of step `step`; False if it was left out because a save is in flight on some rank.
 
-        Raises CheckpointError for a state that cannot be stored, and Superseded.
+        `tiers`: where it is due, LOCAL first, the same on every rank. Raises CheckpointError for a state that cannot be
+        stored, and Superseded.
         """
         started = time.monotonic()
         self.check()
         if not self._turns.begin(step):
-            self._skipped += 1
+            self._skipped.update(tiers)
             return False
-        snapshot, tensors = self._stage(step, tracked, data, losses)
-        self.last_step = step
+        skipped = {tier: self._skipped.pop(tier, 0) for tier in tiers}
+        snapshot, tensors = self._stage(step, tracked, data, losses, skipped)
+        if SHARED in tiers:
+            self.last_step = step
         self._saving = True
         if isinstance(snapshot.staged, Stage):
-            self._background.put(lambda: self._write(snapshot, started))  # follows the copy from its first bytes on
+            # It follows the copy from its first bytes on.
+            self._background.put(lambda: self._write(snapshot, started, tiers))
             snapshot.staged.fill(tensors)
             if not self._asynchronous:
                 self._background.wait()
         else:
-            self._write(snapshot, started)
+            self._write(snapshot, started, tiers)
             self._background.wake()
         self.check()
         return True
 
     def _stage(
-        self, step: int, tracked: Tracked, data: dict[str, Any], losses: list[tuple[int, str]]
+        self,
+        step: int,
+        tracked: Tracked,
+        data: dict[str, Any],
+        losses: list[tuple[int, str]],
+        skipped: Mapping[Tier, int],
     ) -> tuple[Snapshot, list[torch.Tensor]]:
         """What the writer needs, and the tensors that are still to be copied."""
-        me = self.identity
-        layout = fingerprint.layout(tracked, me.world_size)
-        parts = tracked.collect(me.world_size)
+        parts = tracked.collect(self.identity.world_size)
         share, tensors = self._dealer.deal(parts)
         self._memory.wait()  # at the first save, if it is being prepared
         sources = share.tensors(tensors)
-        staged = self._stages.stage(share, sources)
-        state, self._skipped, skipped = random_state.capture(), 0, self._skipped
-        snapshot = Snapshot(
-            step=step,
-            share=share,
-            staged=staged,
-            parameters=self._parameters(share, tracked),
-            random=state,
+        snapshot = take(
+            step,
+            self._stages.stage(share, sources),
+            tracked,
+            parts,
             data=data,
-            fingerprint=fingerprint.glance(tracked, parts, step=step, world_size=me.world_size, algorithm=DEFAULT),
-            state=parts.values,
-            objects=tuple(tracked.others),
-            optimizers=tuple(tracked.optimizers),
-            losses=tuple(losses),
-            run={
-                "world_size": me.world_size,
-                "digest_algorithm": DEFAULT,
-                "threads": torch.get_num_threads(),
-                "layout": layout,
-                "versions": fingerprint.versions(),
-                "config_digest": self._config_digest,
-                "waived": list(self.waived),
-            },
+            losses=losses,
+            parameters=self._parameters(share, tracked),
+            world_size=self.identity.world_size,
+            run={"config_digest": self._config_digest, "waived": list(self.waived)},
             skipped=skipped,
         )
         return snapshot, sources
@@ -187,7 +191,8 @@ class Saver:
         if not wait_until(self._over, COMMIT_DEADLINE_S + 10.0, POLL_S):
             raise CheckpointError(f"step {self.last_step}: not committed after {COMMIT_DEADLINE_S:.0f} s")
         self.check()
-        failure = self._committer.failed.get(self.last_step) or self._turns.failure(self.last_step)
+        last = self.last_step
+        failure = self._committer.failed.get((last, SHARED)) or self._turns.failure(last, SHARED)
         if failure is not None:
             raise CheckpointError(failure)
 
@@ -208,41 +213,57 @@ class Saver:
 
     # --- the background thread ----------------------------------------------------------------------------------------
 
-    def _write(self, snapshot: Snapshot, started: float) -> None:
-        me = self.identity
-        folder = me.run / folder_name(snapshot.step, me.generation)
-        failure: str | None = None
-        try:
-            self._committer.look()  # the save before this one is complete by now
-            generations.check_token(me.run, me.generation)
-            written = writing_rank.write(folder, me, snapshot, self._stages.kept)
-            self._stages.learn(snapshot.share, written)
-        except NotNewest as error:
-            failure, self._superseded = str(error), error
-        except Exception as error:
-            failure = f"saving step {snapshot.step}: {error}"
-            self._failed(folder, error)
-        with suppress(OSError):
-            snapshot.staged.complete()  # a write may fail before the copy is over
+    def _write(self, snapshot: Snapshot, started: float, tiers: Sequence[Tier]) -> None:
+        """One tier after the other, from the same buffer. What fails on one is no matter of the other."""
+        part: Part | None = None
+        failures: dict[Tier, str] = {}
+        for tier in tiers:
+            try:
+                part = self._write_to(tier, snapshot, part)
+            except NotNewest as error:
+                failures[tier], self._superseded = str(error), error
+            except Exception as error:
+                failures[tier] = f"saving step {snapshot.step}: {error}"
+                self._failed(tier, snapshot.step, error)
+            with suppress(OSError):
+                snapshot.staged.complete()  # a write may fail before the copy is over
+            self._hand_over(tier, snapshot, started)
+        if part is not None:
+            self._stages.learn(snapshot.share, part.written)
         self._saving = False
-        self._tell_done(snapshot.step, failure)
-        if me.rank == 0 and self._superseded is None:
-            until = snapshot.staged.filled_at if isinstance(snapshot.staged, Stage) else time.monotonic()
-            more = {"skipped": snapshot.skipped, "in_pieces": not isinstance(snapshot.staged, Stage)}
-            self._committer.add(Pending(folder, snapshot.step, started, until - started, more))
-        if failure is None:
-            self._to_read.append(folder)
+        self._tell_done(snapshot.step, failures)
+        if SHARED in tiers and SHARED not in failures:
+            self._read_back.add(self._shared.place(snapshot.step))
 
-    def _tell_done(self, step: int, failure: str | None) -> None:
+    def _write_to(self, tier: Tier, snapshot: Snapshot, before: Part | None) -> Part:
+        self._committer.look()  # the save before this one is complete by now
+        generations.check_token(self.identity.run, self.identity.generation)
+        return self._tier(tier).write(snapshot, before)
+
+    def _tier(self, tier: Tier) -> SharedTier | LocalTier:
+        if tier == SHARED:
+            return self._shared
+        assert self._local is not None, "a local save is due only where there is a local tier"
+        return self._local
+
+    def _hand_over(self, tier: Tier, snapshot: Snapshot, started: float) -> None:
+        if self.identity.rank != 0 or self._superseded is not None:
+            return
+        staged, place = snapshot.staged, self._tier(tier).place(snapshot.step)
+        until = staged.filled_at if isinstance(staged, Stage) else time.monotonic()
+        more = {"skipped": snapshot.skipped[tier], "in_pieces": not isinstance(staged, Stage)}
+        self._committer.add(Pending(place, snapshot.step, started, until - started, more))
+
+    def _tell_done(self, step: int, failures: Mapping[Tier, str]) -> None:
         try:
-            self._turns.done(step, failure)
+            self._turns.done(step, failures)
         except (OSError, RuntimeError) as error:
             self._sign(error)
 
-    def _failed(self, folder: Path, error: Exception) -> None:
-        """The half-written part makes room at once: the next save may need it."""
+    def _failed(self, tier: Tier, step: int, error: Exception) -> None:
         self._sign(error, code="checkpoint_write")
-        writing_rank.remove(folder, self.identity.rank)
+        with suppress(OSError):  # the disk that just failed
+            self._tier(tier).remove(step)
 
     def _idle(self) -> float:
         """Commits, or a little reading back. How long until the next look."""
@@ -252,29 +273,16 @@ class Saver:
             self._committer.look()
             if self._committer.waiting:
                 return POLL_S
-        return self._read_back()
+        return min(self._look_at_node(), self._read_back.step(_LOOK_S if self.identity.rank == 0 else 60.0))
 
-    def _read_back(self) -> float:
-        if self._reading is None:
-            self._reading = self._next_to_read()
-        if self._reading is None:
-            return _LOOK_S if self._to_read or self.identity.rank == 0 else 60.0
-        rest = self._reading.step()
-        if rest > 0.0:
-            return rest
-        read, self._reading = self._reading, None
-        read_back.write_report(read, by=self.identity.rank, now=time.time())
-        return POLL_S
-
-    def _next_to_read(self) -> ReadBack | None:
-        """The newest that is committed. An older one that was overtaken is not worth reading any more."""
-        for folder in reversed(self._to_read):
-            if (folder / MANIFEST).exists() and not (folder / QUARANTINE).exists():
-                while self._to_read and self._to_read[0] != folder:
-                    self._to_read.popleft()
-                self._to_read.popleft()
-                return ReadBack(folder, (self.identity.rank + 1) % self.identity.world_size)
-        return None
+    def _look_at_node(self) -> float:
+        if self._local is None or not self._local.unsettled:
+            return 60.0
+        try:
+            self._local.look()
+        except NotNewest as error:
+            self._superseded = error
+        return _LOOK_S
 
     def _sign(self, error: Exception, code: str = "checkpoint_tidy") -> None:
         raw = f"{type(error).__name__}: {error}"[:2000]

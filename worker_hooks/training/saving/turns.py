@@ -5,13 +5,23 @@ folder would stay incomplete for ever. So the first rank to arrive at a step dec
 the store that the ranks met at: yes if every rank has told that its last save is over. Nobody waits for anybody.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+import torch.distributed as dist
+
+from worker_hooks.protocol.tiers import Tier
 from worker_hooks.training.occasions.boards import StoreBoard
 
 
 class SharedTurns(StoreBoard):
     """On the ranks' store. Its errors are OSError or RuntimeError."""
+
+    @classmethod
+    def of_ranks(cls, world_size: int, generation: int) -> "SharedTurns | None":
+        """None for one rank, which needs nobody's consent."""
+        if world_size == 1:
+            return None
+        return cls(dist.distributed_c10d._get_default_store(), f"relume-turns-g{generation}")
 
     def claim(self, key: str, value: str) -> str:
         """The value of `key`: this one if nobody set another before."""
@@ -27,16 +37,18 @@ class Turns:
         self._board = board
         self._idle = idle
         self._last: int | None = None
-        self._failed: dict[int, str] = {}
+        self._asked: tuple[int, int] = (-1, 0)  # the step asked for last, and how often before
+        self._failed: dict[tuple[int, Tier], str] = {}
 
     def begin(self, step: int) -> bool:
         """The same answer on every rank. A store that does not answer is a no: without this rank the folder never
-        counts."""
+        counts. A step that was left out may be asked for again: at the end of a run it is its last state."""
+        self._asked = (step, self._asked[1] + 1 if self._asked[0] == step else 0)
         if self._board is None:
             taken = self._idle()
         else:
             try:
-                taken = self._board.claim(f"save/{step}", "yes" if self.over() else "no") == "yes"
+                taken = self._board.claim(f"save/{step}/{self._asked[1]}", "yes" if self.over() else "no") == "yes"
             except (OSError, RuntimeError):
                 taken = False
         if taken:
@@ -49,22 +61,22 @@ class Turns:
             return self._idle()
         return int(self._board.read(f"done/{self._last}") or 0) == self._world_size
 
-    def done(self, step: int, failure: str | None) -> None:
-        """This rank's part of that save is over."""
-        if failure is not None:
-            self._failed[step] = failure
+    def done(self, step: int, failures: Mapping[Tier, str]) -> None:
+        """This rank's part of that save is over, on every tier."""
+        for tier, failure in failures.items():
+            self._failed[step, tier] = failure
+            if self._board is not None:
+                self._board.write(f"failure/{tier}/{step}", failure)
         if self._board is not None:
-            if failure is not None:
-                self._board.write(f"failure/{step}", failure)
             self._board.add(f"done/{step}", 1)
 
-    def failure(self, step: int) -> str | None:
-        """What some rank said went wrong with that save, once no rank writes to it any more."""
+    def failure(self, step: int, tier: Tier) -> str | None:
+        """What some rank said went wrong with that save on that tier, once no rank writes to it any more."""
         if self._board is None:
-            return self._failed.get(step)
+            return self._failed.get((step, tier))
         try:
             if int(self._board.read(f"done/{step}") or 0) < self._world_size:
                 return None
-            return self._failed.get(step) or self._board.read(f"failure/{step}")
+            return self._failed.get((step, tier)) or self._board.read(f"failure/{tier}/{step}")
         except (OSError, RuntimeError):
             return None

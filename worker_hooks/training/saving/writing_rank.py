@@ -1,7 +1,6 @@
 """One rank's part of a checkpoint, from the staged share to the rank file that says it is complete."""
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,35 +10,20 @@ from worker_hooks.training.errors import CheckpointError
 from worker_hooks.training.files.digests import DEFAULT
 from worker_hooks.training.identity import Identity
 from worker_hooks.training.saving.share_writer import Written, write_share
-from worker_hooks.training.saving.shares import Share, own_key
-from worker_hooks.training.saving.staging import PieceStage, Stage
+from worker_hooks.training.saving.shares import own_key
+from worker_hooks.training.saving.snapshot import Snapshot
 from worker_hooks.training.state import fingerprint, random_state
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """Everything a save needs after training has gone on: the staged share, and JSON values of its own."""
-
-    step: int
-    share: Share
-    staged: Stage | PieceStage
-    parameters: frozenset[str]
-    random: dict[str, Any]
-    data: dict[str, Any]
-    fingerprint: dict[str, Any]
-    state: dict[str, Any]
-    objects: tuple[str, ...]
-    optimizers: tuple[str, ...]
-    losses: tuple[tuple[int, str], ...]
-    run: dict[str, Any]
-    skipped: int
-
-
 def write(folder: Path, me: Identity, snapshot: Snapshot, kept: list[Path]) -> Written:
-    """Durable when this returns. Raises OSError, CheckpointError."""
+    """The share's files, durable when this returns; the rank file does not vouch for them yet. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     checked = [index for index, key in enumerate(snapshot.share.keys) if key in snapshot.parameters]
-    written = write_share(folder, me.rank, snapshot.staged, DEFAULT, checked=checked, kept=kept)
+    return write_share(folder, me.rank, snapshot.staged, DEFAULT, checked=checked, kept=kept)
+
+
+def describe(me: Identity, snapshot: Snapshot, written: Written, saving: dict[str, Any]) -> bytes:
+    """The rank file. The same bytes on every tier."""
     rank_file = RankFile(
         rank=me.rank,
         generation=me.generation,
@@ -55,12 +39,16 @@ def write(folder: Path, me: Identity, snapshot: Snapshot, kept: list[Path]) -> W
         state=snapshot.state,
         losses=snapshot.losses,
         run=snapshot.run,
-        saving={"bytes_linked": written.linked},
+        saving=saving,
     )
-    sync_folder(me.run)
-    if not create_file(folder / rank_file_name(me.rank), encode_json(encode_rank_file(rank_file))):
-        raise CheckpointError(f"{folder.name}: rank {me.rank} was saved there before")
-    return written
+    return encode_json(encode_rank_file(rank_file))
+
+
+def vouch(folder: Path, rank: int, rank_file: bytes) -> None:
+    """From now on this rank's part of `folder` is complete. Raises OSError, CheckpointError."""
+    sync_folder(folder.parent)
+    if not create_file(folder / rank_file_name(rank), rank_file):
+        raise CheckpointError(f"{folder.name}: rank {rank} was saved there before")
 
 
 def _digests(snapshot: Snapshot, rank: int) -> dict[str, Any]:
@@ -77,6 +65,6 @@ def _digests(snapshot: Snapshot, rank: int) -> dict[str, Any]:
 
 
 def remove(folder: Path, rank: int) -> None:
-    """What a failed save left of this rank's part. A part that a rank file vouches for stays."""
+    """What a failed save left of this rank's share. One that a rank file vouches for stays."""
     if not (folder / rank_file_name(rank)).exists():
         shutil.rmtree(folder / rank_folder_name(rank), ignore_errors=True)

@@ -1,0 +1,47 @@
+"""Which shares stay on a node: those that the index on shared storage lists, and what is being saved.
+
+The index is what counts, and rank 0 prunes it; so a share goes after its step has stopped counting, never before.
+"""
+
+from collections.abc import Collection
+from pathlib import Path
+
+from worker_hooks.protocol import generations, trash
+from worker_hooks.protocol.manifest import parse_folder
+from worker_hooks.protocol.messages import MessageError
+from worker_hooks.protocol.tiers import LOCAL, shelf
+from worker_hooks.training.saving.retention import empty_trash
+
+
+def follow_index(node: Path, run: Path, generation: int) -> list[str]:
+    """Remove from this run's folder on the node what is of no use any more. Called by one rank of the node.
+
+    Raises NotNewest as soon as the token is somebody else's, OSError where the index cannot be read: nothing is
+    removed then.
+    """
+    if not node.exists():
+        return []
+    try:
+        counted = generations.accepted_folders(run, LOCAL)
+    except MessageError as error:
+        raise OSError(f"{run / generations.GENERATIONS}: {error}") from None
+    empty_trash(node)
+    shares = list(generations.step_folders(node))
+    listed = {folder.name for folder in generations.step_folders(shelf(run, LOCAL))}
+    going = [share for share in shares if not _stays(share.name, shares[0].name, counted, listed, generation)]
+    removed = []
+    for share in going:
+        generations.check_token(run, generation)
+        if trash.remove(share):
+            removed.append(share.name)
+    return removed
+
+
+def _stays(name: str, highest: str, counted: Collection[str], listed: Collection[str], generation: int) -> bool:
+    """Saves take turns, so of this attempt's only the highest on this node can be in flight; one below that may still
+    be waiting for its commit as long as the index has a folder of it."""
+    place = parse_folder(name) or (0, 0)
+    if name in counted or place[1] > generation:
+        return True
+    newest = max((parse_folder(other) or (0, 0) for other in counted), default=(0, 0))
+    return place[1] == generation and place > newest and (name == highest or name in listed)
