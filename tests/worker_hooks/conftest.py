@@ -92,7 +92,10 @@ class Ranks:
 
 
 class World:
-    """Starts programs on `tmp_path`; every call is a new attempt on a new port."""
+    """Starts programs on `tmp_path`; every call is a new attempt on a new port. Its ranks believe to run on `nodes`
+    nodes, `gpu1` and so on."""
+
+    nodes = 1
 
     def __init__(self, server: ForkServer, folder: Path) -> None:
         self._server = server
@@ -116,6 +119,7 @@ class World:
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(port),
                 "RELUME_RUN_ID": RUN_ID,
+                "SLURMD_NODENAME": f"gpu{rank * self.nodes // ranks + 1}",
                 **(env or {}),
             }
             for rank in range(ranks)
