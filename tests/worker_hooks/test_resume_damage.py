@@ -15,7 +15,7 @@ import pytest
 from tests.worker_hooks.resume_stage import Saved, save_steps
 from worker_hooks.training.errors import CheckpointError, RestartedFromScratch
 from worker_hooks.training.files import reading
-from worker_hooks.training.resuming import resume
+from worker_hooks.training.resuming import candidates
 
 pytestmark = pytest.mark.torch
 
@@ -86,13 +86,13 @@ def test_the_pointer_is_a_hint(saved: Saved, said: str, kind: str) -> None:
     (saved.run / "latest").write_text(said)
     assert saved.resume()[0] == 3
     (saved.run / "latest").write_text(said)
-    assert f"latest is a {kind} pointer" in (resume.pointer_problem(saved.run, "step-00000003.g1") or "")
+    assert f"latest is a {kind} pointer" in (candidates.pointer_problem(saved.run, "step-00000003.g1") or "")
 
 
 def test_no_pointer_and_a_right_one_are_nothing_to_report(saved: Saved) -> None:
-    assert resume.pointer_problem(saved.run, "step-00000003.g1") is None
+    assert candidates.pointer_problem(saved.run, "step-00000003.g1") is None
     (saved.run / "latest").unlink()
-    assert resume.pointer_problem(saved.run, "step-00000003.g1") is None
+    assert candidates.pointer_problem(saved.run, "step-00000003.g1") is None
     assert saved.resume()[0] == 3
 
 
@@ -129,7 +129,6 @@ def test_an_outage_is_an_error_and_no_verdict(saved: Saved, number: int, monkeyp
         raise OSError(number, os.strerror(number), "rank-00000.d/tensors.bin")
 
     monkeypatch.setattr(reading, "read_into", broken)
-    monkeypatch.setattr(reading, "PIECE", 16)
     with pytest.raises(CheckpointError, match=r"storage cannot be read.*rank 0.*tensors\.bin") as caught:
         saved.resume()
     assert not isinstance(caught.value, RestartedFromScratch)

@@ -1,8 +1,9 @@
-"""Files read in pieces by several threads, and what an index may say. Both versions of it."""
+"""Files read once into their places and digested beside, and what an index may say. Both versions of it."""
 
+import errno
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,16 @@ import pytest
 import torch
 
 from tests.worker_hooks.resume_stage import Saved, objects, save_steps
+from tests.worker_hooks.share_folder import load_shares
 from worker_hooks.protocol import generations
 from worker_hooks.protocol.durable import encode_json
 from worker_hooks.protocol.manifest import encode_manifest
-from worker_hooks.training.comms import Coordinator
 from worker_hooks.training.files import reading
-from worker_hooks.training.files.digests import file_digest
-from worker_hooks.training.resuming import share_reader
+from worker_hooks.training.files.digests import bytes_digest, file_digest, new_hasher
+from worker_hooks.training.files.reading import Reading, Segment
+from worker_hooks.training.resuming.candidates import look_into
 from worker_hooks.training.resuming.live_digests import compare
-from worker_hooks.training.resuming.resume import choose
-from worker_hooks.training.resuming.share_reader import SharesReader
-from worker_hooks.training.resuming.soundness import problem
+from worker_hooks.training.resuming.soundness import Damaged
 from worker_hooks.training.resuming.verify import state_checks
 from worker_hooks.training.saving import share_writer
 from worker_hooks.training.state.tracked import Tracked
@@ -28,31 +28,82 @@ from worker_hooks.training.state.tracked import Tracked
 pytestmark = pytest.mark.torch
 
 
+@pytest.fixture
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows of 64 bytes and of three segments: segments cut, windows filled exactly, rests."""
+    monkeypatch.setattr(reading, "WINDOW", 64)
+    monkeypatch.setattr(reading, "_VIEWS", 3)
+
+
+@pytest.mark.usefixtures("small_windows")
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 640, 641, 1000])
-def test_a_file_comes_whole_and_in_order(tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces of 64 bytes: less than one, exactly some, a rest."""
-    monkeypatch.setattr(reading, "PIECE", 64)
+def test_a_file_is_digested_whole_and_in_order(tmp_path: Path, size: int) -> None:
     data = os.urandom(size)
     (tmp_path / "file").write_bytes(data)
-    assert b"".join(bytes(piece) for piece in reading.pieces(tmp_path / "file")) == data
+    assert file_digest(tmp_path / "file", "sha256") == bytes_digest(data, "sha256")
 
 
-def test_views_are_filled_from_their_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_BATCH", 32)
-    paths = [tmp_path / "a", tmp_path / "b"]
-    contents = [os.urandom(500) for _ in paths]
-    for path, data in zip(paths, contents, strict=True):
-        path.write_bytes(data)
-    wanted = [(0, 0, 500), (1, 3, 1), (1, 100, 100), (0, 499, 1), (1, 7, 0)]
-    views = [memoryview(bytearray(size)) for _, _, size in wanted]
-    reading.fill([(paths[n], start, view) for (n, start, _), view in zip(wanted, views, strict=True)])
-    assert [bytes(view) for view in views] == [contents[n][start : start + size] for n, start, size in wanted]
+@pytest.mark.usefixtures("small_windows")
+@pytest.mark.parametrize("most", [10_000, 7])
+def test_bytes_go_to_their_places_and_into_their_digests(
+    tmp_path: Path, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neighbours, what nobody wants, an empty one, a jump, and a kernel that gives less than it was asked for."""
+    preadv = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda file, views, at: preadv(file, [next(filter(len, views))[:most]], at))
+    data = os.urandom(1000)
+    (tmp_path / "file").write_bytes(data)
+    here = [(0, 10), (10, 0), (10, 200), (210, 3), (213, 50), (400, 70), (470, 530)]
+    views = [None if start in (10, 213) else memoryview(bytearray(size)) for start, size in here]
+    hashers = [new_hasher("sha256"), new_hasher("sha256")]
+    arrived: list[int] = []
+
+    def segments() -> Iterator[Segment]:
+        for (start, size), view in zip(here, views, strict=True):
+            yield Segment(start, size, view, hashers[start >= 400], lambda start=start: arrived.append(start))  # type: ignore[misc]
+
+    with Reading() as one:
+        one.read(tmp_path / "file", segments())
+    assert arrived == [start for start, _ in here]
+    for (start, size), view in zip(here, views, strict=True):
+        assert view is None or bytes(view) == data[start : start + size]
+    expected = [bytes_digest(data[:263], "sha256"), bytes_digest(data[400:], "sha256")]
+    assert [f"sha256:{hasher.hexdigest()}" for hasher in hashers] == expected
 
 
 def test_a_file_that_ends_too_early_is_said(tmp_path: Path) -> None:
     (tmp_path / "short").write_bytes(b"abc")
-    with pytest.raises(EOFError, match="short ends at 3, 10 bytes were expected"):
-        reading.fill([(tmp_path / "short", 0, memoryview(bytearray(10)))])
+    with pytest.raises(EOFError, match="short ends at 3, 10 bytes were expected"), Reading() as one:
+        one.read(tmp_path / "short", [Segment(0, 10)])
+
+
+class Broken:
+    def update(self, data: Any, /) -> None:
+        raise ValueError("no digest")
+
+
+def test_a_digest_that_fails_ends_the_reading_with_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More windows than may wait: the reader must not wait for ever."""
+    monkeypatch.setattr(reading, "WINDOW", 16)
+    (tmp_path / "file").write_bytes(bytes(1000))
+    with pytest.raises(ValueError, match="no digest"), Reading() as one:
+        one.read(tmp_path / "file", [Segment(0, 1000, sink=Broken())])
+
+
+def test_a_read_that_fails_names_the_file_and_the_next_file_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(bytes(10))
+    with Reading() as one:
+        for _ in range(20):
+            with monkeypatch.context() as broken, pytest.raises(OSError, match=r"Input/output error: '.*file'"):
+                broken.setattr(os, "preadv", fail)
+                one.read(tmp_path / "file", [Segment(0, 10)])
+        one.read(tmp_path / "file", [Segment(0, 10)])
+
+
+def fail(*_: Any) -> int:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 # --- regions ------------------------------------------------------------------------------------------------------
@@ -64,7 +115,7 @@ def test_rows_columns_and_other_layouts_are_read_right(tmp_path: Path) -> None:
     share_writer.save_share(tmp_path, 0, {"x": whole}, "crc32")
     straight, turned = torch.zeros(4, 6), torch.zeros(6, 4).t()
     for target in (straight, turned):
-        share_reader.load_shares(tmp_path, 1, {"x": target})
+        load_shares(tmp_path, 1, {"x": target})
         assert torch.equal(target, whole)
 
 
@@ -127,6 +178,7 @@ def test_version_1_is_read_and_compared_with_digests_of_its_bytes(
         (lambda data: data["chunks"][0].update(bytes=4), "has 4 bytes for"),
         (lambda data: data["chunks"][0].update(start=1 << 40), "ends beyond"),
         (lambda data: data["chunks"][0].update(start=-64), "ends beyond"),
+        (lambda data: data["chunks"][1].update(start=data["chunks"][0]["start"] + 4), "begins within"),
         (lambda data: data["tensors"][data["chunks"][0]["key"]].update(dtype="load"), "is no type of a tensor"),
         (lambda data: data.update(version=3), "newer than this reader knows"),
         (lambda data: data.update(chunks=[7]), "index.json"),
@@ -136,8 +188,9 @@ def test_an_index_that_agrees_with_its_digest_may_still_not_lead_anywhere(
     saved: Saved, change: Callable[[dict[str, Any]], object], said: str
 ) -> None:
     rewrite(saved.folder(1), change, lambda data: None)
-    found = problem(saved.folder(1), 0, 1)
-    assert found is not None and said in found and found.startswith("rank-00000.d/index.json")
+    with pytest.raises(Damaged) as caught:
+        look_into(saved.folder(1), 0, 1)
+    assert said in str(caught.value) and str(caught.value).startswith("rank-00000.d/index.json")
 
 
 def test_what_differs_in_memory_is_named(saved: Saved) -> None:
@@ -146,11 +199,10 @@ def test_what_differs_in_memory_is_named(saved: Saved) -> None:
     own = objects()
     tracked.add("model", own["model"])
     tracked.add("optimizer", own["optimizer"])
-    source = choose(saved.run, Coordinator(), lambda *found: pytest.fail(str(found)))
-    assert source is not None
-    reader = SharesReader(saved.folder(1), 1)
+    source = look_into(saved.folder(1), 0, 1)
+    reader = source.reader()
     keys = source.keys(reader)
-    share_reader.load_from(reader, {keys[f"model/{k}"]: v for k, v in own["model"].state_dict().items()})
+    reader.load({keys[f"model/{k}"]: v for k, v in own["model"].state_dict().items()})
     live = tracked.collect(1).shared
     assert compare(reader, keys, live).differing == []
     with torch.no_grad():

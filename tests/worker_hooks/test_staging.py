@@ -12,9 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.worker_hooks.share_folder import load_shares
 from worker_hooks.training.files import digests
 from worker_hooks.training.files.share_files import ALIGN, BLOCK
-from worker_hooks.training.resuming import share_reader
 from worker_hooks.training.saving import shares, staging
 from worker_hooks.training.saving.background import wait_until
 from worker_hooks.training.saving.share_writer import Written, write_share
@@ -61,7 +61,7 @@ def save(run: Path, step: int, stages: Stages, tensors: dict[str, torch.Tensor],
 
 def loads_as(folder: Path, tensors: dict[str, torch.Tensor]) -> bool:
     found = {key: torch.zeros(value.shape, dtype=value.dtype) for key, value in tensors.items()}
-    share_reader.load_shares(folder, 1, found)
+    load_shares(folder, 1, found)
     return digests.tensors_digest(found) == digests.tensors_digest(tensors)
 
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
+from tests.worker_hooks.share_folder import load_shares
 from worker_hooks.training.errors import CheckpointError, CheckpointMismatch
 from worker_hooks.training.files import digests
-from worker_hooks.training.resuming import share_reader
 from worker_hooks.training.saving import share_writer
 from worker_hooks.training.saving.shares import my_share
 from worker_hooks.training.state import codec, names, random_state
@@ -129,7 +129,7 @@ def test_tensors_of_every_kind_come_back_to_the_bit(tmp_path: Path) -> None:
         assert digests.file_digest(tmp_path / entry.name, "crc32") == entry.digest
         assert (tmp_path / entry.name).stat().st_size == entry.bytes
     loaded = {key: torch.zeros(value.shape, dtype=value.dtype) for key, value in tensors.items()}
-    share_reader.load_shares(tmp_path, 1, loaded)
+    load_shares(tmp_path, 1, loaded)
     assert digests.tensors_digest(loaded) == digests.tensors_digest(tensors)
 
 
@@ -140,7 +140,7 @@ def test_shares_of_four_ranks_load_as_one(tmp_path: Path) -> None:
         share_writer.save_share(tmp_path, rank, my_share(parts, rank, 4), "crc32")
     targets = {key: torch.zeros_like(value) for key, value in parts.shared.items()}
     targets["rank-00002:mine"] = torch.zeros(())
-    share_reader.load_shares(tmp_path, 4, targets)
+    load_shares(tmp_path, 4, targets)
     assert all(torch.equal(targets[key], value) for key, value in parts.shared.items())
     assert targets["rank-00002:mine"] == 2.0
 
@@ -157,7 +157,7 @@ def test_every_shared_tensor_is_dealt_to_one_rank_and_the_bytes_are_even() -> No
 def test_a_missing_tensor_is_an_error(tmp_path: Path) -> None:
     share_writer.save_share(tmp_path, 0, {"a": torch.zeros(2)}, "crc32")
     with pytest.raises(RuntimeError, match="Missing key"):
-        share_reader.load_shares(tmp_path, 1, {"b": torch.zeros(2)})
+        load_shares(tmp_path, 1, {"b": torch.zeros(2)})
 
 
 # --- names and objects ------------------------------------------------------------------------------------------------

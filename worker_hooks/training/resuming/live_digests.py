@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint.default_planner import create_default_local_save_plan
 
-from worker_hooks.training.files.digests import DEFAULT, algorithm_of, local_tensor, new_hasher, raw_bytes, value_digest
+from worker_hooks.training.files.digests import algorithm_of, bytes_digest, local_tensor, raw_bytes, value_digest
 from worker_hooks.training.resuming.share_reader import SharesReader
 from worker_hooks.training.state import names
 
@@ -49,7 +49,7 @@ def compare(reader: SharesReader, stored: Mapping[str, str], live: Mapping[str, 
         waiting: dict[str, Future[str]] = {}
         for name, tensor in live.items():
             for offsets, local in _local_parts(name, tensor):
-                expected = reader.digest((stored[name], offsets), DEFAULT) if name in stored else None
+                expected = reader.digest((stored[name], offsets)) if name in stored else None
                 if expected is None:
                     found.elsewhere.append(name)
                     continue
@@ -73,6 +73,4 @@ def _local_parts(name: str, tensor: torch.Tensor) -> Iterator[tuple[tuple[int, .
 
 
 def _digest(local: torch.Tensor, algorithm: str) -> str:
-    hasher = new_hasher(algorithm)
-    hasher.update(raw_bytes(local))
-    return f"{algorithm}:{hasher.hexdigest()}"
+    return bytes_digest(raw_bytes(local), algorithm)

@@ -1,166 +1,158 @@
-"""Choosing the checkpoint to resume from, and loading it.
+"""Loading the newest checkpoint that counts and whose every byte matches its digest: one reading, agreed by all ranks.
 
-Rank 0 lists what counts, newest first; the ranks share the work of reading every byte back; what does not match its
-digest is quarantined with the reason and walked past. All ranks then load the same folder.
+Rank 0 names the newest candidate. Each rank compares its manifest, rank files and indexes, then loads, and the digests
+are compared while the bytes arrive. What any rank found damaged is set aside with the reason and walked past by all.
+
+A candidate that fails may leave anything in tensors that are alive. That is harmless: an older one is then loaded over
+it whole, or no step is ever taken. Only `fresh_start` could go on with what is there, so with it every byte is compared
+before the first tensor is touched.
 """
 
-import json
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from worker_hooks.protocol import generations
-from worker_hooks.protocol.generations import read_manifest, read_rank_file
-from worker_hooks.protocol.manifest import MANIFEST, QUARANTINE, Manifest, RankFile, parse_folder
-from worker_hooks.protocol.messages import MessageError
+from worker_hooks.protocol import leases
 from worker_hooks.training.comms import Coordinator
 from worker_hooks.training.errors import CheckpointError, CheckpointMismatch, RestartedFromScratch
-from worker_hooks.training.resuming.share_reader import SharesReader, load_from
-from worker_hooks.training.resuming.soundness import problem
-from worker_hooks.training.saving.shares import own_key
+from worker_hooks.training.resuming.candidates import Source, bad_checkpoints, look_into, newest
+from worker_hooks.training.resuming.share_reader import SharesReader
+from worker_hooks.training.resuming.soundness import Damaged, Problem
 from worker_hooks.training.state.tracked import Tracked
 
-FAILED_VERIFICATION = "failed verification"
 
+@dataclass
+class Loading:
+    """One resume's load of one rank.
 
-@dataclass(frozen=True)
-class Source:
-    """A verified checkpoint. `own` is this rank's file, `first` rank 0's; `exact` is False for a rank that is new."""
-
-    folder: Path
-    manifest: Manifest
-    own: RankFile
-    first: RankFile
-    exact: bool
-
-    def reader(self) -> SharesReader:
-        return SharesReader(self.folder, self.manifest.world_size)
-
-    def keys(self, reader: SharesReader) -> dict[str, str]:
-        """Under which key each tensor that concerns this rank is stored, by its name in the tracked objects."""
-        prefix = own_key(self.own.rank, "")
-        mine = [key for key in reader.sizes() if not key.startswith("rank-") or key.startswith(prefix)]
-        return {key.removeprefix(prefix): key for key in mine}
-
-
-def choose(
-    run: Path, coordinator: Coordinator, set_aside: Callable[[Path, str], None], *, fresh_start: bool = False
-) -> Source | None:
-    """The newest checkpoint that counts and whose every byte matches; None if the run never had one. Collective.
-
-    `set_aside(folder, reason)` is called on rank 0 for each one that does not. Storage that cannot be read at all is a
-    CheckpointError on every rank: an outage says nothing about a checkpoint. So is a run whose checkpoints are all bad,
-    unless `fresh_start` says that it may begin again at step 0.
+    `set_aside(folder, reason)` is called on rank 0 for each checkpoint found bad. `refuse(source)` may raise before
+    anything of it is loaded. `lease` keeps retention away from the chosen one, as long as it is not closed.
     """
-    while True:
-        name = _agreed(coordinator, lambda: _newest(run) if coordinator.rank == 0 else None)[0]
-        if name is None:
-            bad = _agreed(coordinator, lambda: bad_checkpoints(run) if coordinator.rank == 0 else [])[0]
-            if bad and not fresh_start:
-                raise RestartedFromScratch(bad)
-            return None
-        folder = run / name
-        found = _agreed(coordinator, partial(problem, folder, coordinator.rank, coordinator.world_size))
-        if not any(found):
-            return _source(folder, coordinator.rank)
-        if coordinator.rank == 0:
-            set_aside(folder, "; ".join(filter(None, found)))
+
+    run: Path
+    coordinator: Coordinator
+    tracked: Tracked
+    set_aside: Callable[[Path, str], None]
+    refuse: Callable[[Source], object] = lambda source: None
+    fresh_start: bool = False
+    lease: ExitStack = field(default_factory=ExitStack)
+
+    def newest(self) -> Source | None:
+        """Fills the tracked objects; None if the run never had a checkpoint. Collective.
+
+        Storage that cannot be read is a CheckpointError on every rank: an outage says nothing about a checkpoint. So is
+        a run whose checkpoints are all bad, unless `fresh_start` says that it may begin again at step 0. Objects that
+        are others than the stored ones are a CheckpointMismatch on every rank.
+        """
+        first = self.coordinator.rank == 0
+        while True:
+            name = self._agreed(lambda: newest(self.run) if first else None)[0]
+            if name is None:
+                bad = self._agreed(lambda: bad_checkpoints(self.run) if first else [])[0]
+                if bad and not self.fresh_start:
+                    raise RestartedFromScratch(bad)
+                return None
+            candidate = _Candidate(self.run / name, self.coordinator, self.tracked)
+            if first:
+                self.lease.enter_context(leases.reading(candidate.folder))
+            problems = self._load(candidate)
+            if not problems:
+                return candidate.source
+            self.lease.close()
+            if first:
+                self.set_aside(candidate.folder, "; ".join(dict.fromkeys(problem.said for problem in problems)))
+
+    def _load(self, candidate: "_Candidate") -> list[Problem]:
+        """What is wrong with it, as all ranks found; nothing if it is loaded."""
+        if problems := self._together(candidate.look):
+            return problems
+        self.refuse(candidate.source)
+        if problems := self._together(candidate.prepare):
+            return problems
+        if self.fresh_start and (problems := self._together(candidate.verify)):
+            return problems
+        if problems := self._together(candidate.fill):
+            if self.fresh_start:
+                said = "; ".join(problem.said for problem in problems)
+                raise CheckpointError(f"{candidate.folder.name} changed while it was loaded: {said}; start again")
+            return problems
+        candidate.finish()
+        return []
+
+    def _together(self, act: Callable[[], None]) -> list[Problem]:
+        """What all ranks found damaged. Any other failure of one is the same error on all of them."""
+
+        def tried() -> dict[str, Any]:
+            try:
+                act()
+            except Damaged as error:
+                return {"problems": error.problems}
+            except CheckpointMismatch as error:
+                return {"mismatch": str(error)}
+            return {}
+
+        said = self._agreed(tried)
+        mismatches = dict.fromkeys(found["mismatch"] for found in said if "mismatch" in found)
+        if mismatches:
+            raise CheckpointMismatch("; ".join(mismatches))
+        return [Problem(*problem) for found in said for problem in found.get("problems", ())]
+
+    def _agreed(self, look: Callable[[], Any]) -> list[Any]:
+        """Every rank's finding by rank, on every rank. An outage that one rank meets is an error on all of them."""
+        try:
+            mine = {"found": look()}
+        except OSError as error:
+            mine = {"outage": f"rank {self.coordinator.rank}: {error}"}
+        said = self.coordinator.gather(mine)
+        outages = "; ".join(item["outage"] for item in said if "outage" in item)
+        if outages:
+            raise CheckpointError(f"storage cannot be read, which says nothing about the checkpoints: {outages}")
+        return [item["found"] for item in said]
 
 
-def may_walk_back(run: Path, folder: str) -> bool:
-    """Whether a checkpoint whose resume failed is worth setting aside: there is one before it, and none was set aside
-    for that since it was saved. Otherwise one defect would use up every checkpoint, attempt by attempt."""
-    place = parse_folder(folder)
-    try:
-        others = [name for name in generations.accepted_folders(run) if name != folder]
-        failed = [_failed_in(note) for note in run.glob(f"step-*/{QUARANTINE}")]
-    except (OSError, MessageError):
-        return False
-    return bool(others) and place is not None and all(generation < place[1] for generation in failed)
+class _Candidate:
+    """One checkpoint, step by step; each raises Damaged or OSError. Nothing is kept of it but `source`."""
 
+    source: Source
 
-def _failed_in(note: Path) -> int:
-    """The generation that set a folder aside for a failed verification; 0 for another reason."""
-    try:
-        said = json.loads(note.read_bytes())
-        return int(said["generation"]) if said["reason"].startswith(FAILED_VERIFICATION) else 0
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return 0
+    def __init__(self, folder: Path, coordinator: Coordinator, tracked: Tracked) -> None:
+        self.folder = folder
+        self._coordinator = coordinator
+        self._tracked = tracked
+        self._fill: dict[str, torch.Tensor] = {}
+        self._finish: Callable[[dict[str, torch.Tensor]], None] = lambda fill: None
 
+    def look(self) -> None:
+        self.source = look_into(self.folder, self._coordinator.rank, self._coordinator.world_size)
 
-def pointer_problem(run: Path, chosen: str) -> str | None:
-    """What `latest` says, where that is another folder than the one chosen: it is a hint, and followed by nobody."""
-    try:
-        said = (run / "latest").read_bytes().decode(errors="replace").strip()
-    except OSError:
-        return None
-    if said == chosen:
-        return None
-    state = "stale" if parse_folder(said) and (run / said).is_dir() else "dangling"
-    return f"latest is a {state} pointer: it names {said[:80]!r}, the newest that verifies is {chosen}"
+    def prepare(self) -> None:
+        """The tensors to fill. Raises CheckpointMismatch."""
+        values = self.source.own.state
+        parts = self._tracked.collect(self._coordinator.world_size)
+        self._fill, self._finish = self._tracked.targets(parts, values)
+        stored = self._stored(self.source.reader())
+        self._fill |= _foreign(stored, self._fill, values)
+        _compare(stored, self._fill)
 
+    def verify(self) -> None:
+        self.source.reader().verify()
 
-def load(source: Source, tracked: Tracked, world_size: int) -> None:
-    """Fill the tracked objects. Raises CheckpointMismatch where they are others than the stored ones."""
-    parts = tracked.collect(world_size)
-    fill, finish = tracked.targets(parts, source.own.state)
-    reader = source.reader()
-    kinds, keys = reader.sizes(), source.keys(reader)
-    stored = {name: kinds[key] for name, key in keys.items()}
-    fill |= _foreign(stored, fill, source.own.state)
-    _compare(stored, fill)
-    try:
-        load_from(reader, {keys[name]: tensor for name, tensor in fill.items()})
-    except (OSError, EOFError) as error:
-        raise CheckpointError(f"loading {source.folder.name}: {error}") from error
-    finish(fill)
+    def fill(self) -> None:
+        reader = self.source.reader()
+        keys = self.source.keys(reader)
+        reader.load({keys[name]: tensor for name, tensor in self._fill.items()})
 
+    def finish(self) -> None:
+        """Hand the full tensors and the plain values to the objects."""
+        self._finish(self._fill)
 
-def _agreed(coordinator: Coordinator, look: Callable[[], Any]) -> list[Any]:
-    """Every rank's finding by rank, on every rank. An outage that one rank meets is an error on all of them."""
-    try:
-        mine = {"found": look()}
-    except OSError as error:
-        mine = {"outage": f"rank {coordinator.rank}: {error}"}
-    said = coordinator.gather(mine)
-    outages = [item["outage"] for item in said if "outage" in item]
-    if outages:
-        raise CheckpointError(f"storage cannot be read, which says nothing about the checkpoints: {'; '.join(outages)}")
-    return [item["found"] for item in said]
-
-
-def _newest(run: Path) -> str | None:
-    try:
-        return next(iter(generations.accepted_folders(run)), None)
-    except MessageError as error:
-        raise OSError(f"{run / generations.GENERATIONS}: {error}") from None
-
-
-def bad_checkpoints(run: Path) -> list[str]:
-    """Once committed, then found bad: folder and reason, newest first."""
-    found = []
-    for folder in sorted(run.glob("step-*"), key=lambda path: parse_folder(path.name) or (0, 0), reverse=True):
-        if (folder / MANIFEST).exists() and (folder / QUARANTINE).exists():
-            found.append(f"{folder.name}: {_reason(folder / QUARANTINE)}")
-    return found
-
-
-def _reason(note: Path) -> str:
-    try:
-        return str(json.loads(note.read_bytes())["reason"])
-    except (ValueError, KeyError, TypeError):
-        return "quarantined"
-
-
-def _source(folder: Path, rank: int) -> Source:
-    manifest = read_manifest(folder)
-    known = rank < manifest.world_size
-    first = read_rank_file(folder, 0)
-    return Source(folder, manifest, read_rank_file(folder, rank) if known else first, first, known)
+    def _stored(self, reader: SharesReader) -> dict[str, Any]:
+        kinds = reader.sizes()
+        return {name: kinds[key] for name, key in self.source.keys(reader).items()}
 
 
 def _foreign(stored: dict[str, Any], fill: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""From a checkpoint to the first step: choose, load, warm up, restore the random state, verify. In that order."""
+"""From a checkpoint to the first step: load, warm up, restore the random state, verify. In that order."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 
-from worker_hooks.protocol import leases
 from worker_hooks.protocol.losses import read_losses
 from worker_hooks.training.comms import Coordinator
 from worker_hooks.training.data.feed import Feed
 from worker_hooks.training.errors import VerificationFailed
 from worker_hooks.training.identity import Identity
-from worker_hooks.training.resuming import elastic, resume, verify
+from worker_hooks.training.resuming import candidates, elastic, verify
+from worker_hooks.training.resuming.candidates import Source
 from worker_hooks.training.resuming.replay import Replay, demand_replay
-from worker_hooks.training.resuming.resume import Source
+from worker_hooks.training.resuming.resume import Loading
 from worker_hooks.training.sabotage import Sabotage
 from worker_hooks.training.state import ddp, random_state
 from worker_hooks.training.state.tracked import Tracked
@@ -69,11 +69,19 @@ class Resumption:
         return int(self.source.first.data["accumulation"])
 
     def begin(self, tracked: Tracked, feeds: dict[str, Feed], set_aside: Callable[[Any, str], None]) -> None:
-        """Choose and load. What must come last waits for `complete`. Collective."""
+        """Load the newest that is intact. What must come last waits for `complete`. Collective."""
         self._telemetry.phase("loading")
         self._set_aside = set_aside
         run = self._identity.run
-        self.source = resume.choose(run, self._coordinator, set_aside, fresh_start=self._demands.fresh_start)
+        self.source = Loading(
+            run,
+            self._coordinator,
+            tracked,
+            set_aside,
+            refuse=lambda source: self._plan_batches(source, feeds),
+            fresh_start=self._demands.fresh_start,
+            lease=self._lease,
+        ).newest()
         if self._identity.rank == 0:
             self._tell_storage(run)
         if self.source is None:
@@ -84,10 +92,8 @@ class Resumption:
             self._telemetry.start_step(0)
             self._telemetry.phase("training")
             return
-        if self._identity.rank == 0:  # for all of them: the verification, which is collective, ends it
-            self._lease.enter_context(leases.reading(self.source.folder))
-        self._plan_batches(self.source, feeds)
-        self._load(self.source, tracked, feeds)
+        self.elastic = self._plan_batches(self.source, feeds)
+        self._take_up(self.source, tracked, feeds)
         self._telemetry.start_step(self.step)
         self._telemetry.event("loaded", step=self.step, folder=self.source.folder.name)
         self._warm_up(self.source, tracked)
@@ -113,7 +119,8 @@ class Resumption:
         ]
         self.report("before_first_step", self.step, checks)
         self._suspects = self._not_equal(tracked, checks)
-        with self._lease, self._walking_back(source):
+        source.close()
+        with self._lease, self._walking_back(source):  # rank 0's, for all of them
             verify.demand(checks, self._coordinator, self.step)
         if self.elastic is not None:
             elastic.scale(tracked.optimizers.values(), tracked.others.values(), self.elastic.lr_factor)
@@ -138,18 +145,18 @@ class Resumption:
             checks=[check.record() for check in checks],
         )
 
-    def _plan_batches(self, source: Source, feeds: dict[str, Feed]) -> None:
-        """What another number of ranks makes of the global batch. Before anything is loaded: it may be refused."""
+    def _plan_batches(self, source: Source, feeds: dict[str, Feed]) -> elastic.Plan | None:
+        """What another number of ranks makes of the global batch. Raises ElasticRefused."""
         ranks = self._identity.world_size
         if source.manifest.world_size == ranks:
-            return
+            return None
         accumulation = int(source.first.data.get("accumulation") or 1)
         name = next(iter(feeds), None)
         saved = source.first.data["loaders"].get(name, {})
         before = saved.get("global_batch")
         micro = None if before is None else before // source.manifest.world_size
         together = feeds[name].global_batch if name is not None else None
-        self.elastic = elastic.plan(
+        return elastic.plan(
             self._demands.elastic,
             elastic.Batch(source.manifest.world_size, micro, accumulation),
             elastic.Batch(ranks, None if together is None else together // ranks, 1),
@@ -162,8 +169,8 @@ class Resumption:
         try:
             yield
         except VerificationFailed as error:
-            if source is not None and resume.may_walk_back(self._identity.run, source.folder.name):
-                self._set_aside(source.folder, f"{resume.FAILED_VERIFICATION} ({', '.join(error.parts)}): {error}")
+            if source is not None and candidates.may_walk_back(self._identity.run, source.folder.name):
+                self._set_aside(source.folder, f"{candidates.FAILED_VERIFICATION} ({', '.join(error.parts)}): {error}")
             raise
 
     @staticmethod
@@ -176,17 +183,17 @@ class Resumption:
     def _tell_storage(self, run: Path) -> None:
         """What a person should know about the folder: a hint that misleads, progress that is given up."""
         if self.source is not None:
-            self._sign("checkpoint_pointer", resume.pointer_problem(run, self.source.folder.name))
-        elif bad := resume.bad_checkpoints(run):
+            self._sign("checkpoint_pointer", candidates.pointer_problem(run, self.source.folder.name))
+        elif bad := candidates.bad_checkpoints(run):
             self._sign("restarted_from_scratch", f"RESTARTED_FROM_SCRATCH allowed by fresh_start: {'; '.join(bad)}")
 
     def _sign(self, code: str, raw: str | None) -> None:
         if raw is not None:
             self._telemetry.record("sign", code=code, raw=raw[:4096], layer="storage", source="training")
 
-    def _load(self, source: Source, tracked: Tracked, feeds: dict[str, Feed]) -> None:
+    def _take_up(self, source: Source, tracked: Tracked, feeds: dict[str, Feed]) -> None:
+        """What is not in the tracked objects: threads, positions, the record of losses."""
         torch.set_num_threads(source.first.run["threads"])
-        resume.load(source, tracked, self._identity.world_size)
         for name, position in source.own.data["loaders"].items():
             if name in feeds:
                 feeds[name].resume(position)

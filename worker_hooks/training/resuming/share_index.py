@@ -7,6 +7,7 @@ digest matched, and even then it may name nothing but files of its rank whose di
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -71,4 +72,13 @@ def misplaced(chunks: list[Chunk], sizes: Mapping[str, int]) -> str | None:
             return f"{chunk.key} has {chunk.bytes} bytes for {list(chunk.sizes)} of {chunk.dtype}"
         if not 0 <= chunk.start <= chunk.start + chunk.bytes <= sizes[chunk.file]:
             return f"{chunk.key} ends beyond {chunk.file}"
+    return _overlap(chunks)
+
+
+def _overlap(chunks: list[Chunk]) -> str | None:
+    """No two chunks share bytes: a file is read once, from front to back."""
+    filled = sorted((chunk for chunk in chunks if chunk.bytes), key=lambda chunk: (chunk.file, chunk.start))
+    for one, other in pairwise(filled):
+        if one.file == other.file and one.start + one.bytes > other.start:
+            return f"{other.key} begins within {one.key}"
     return None

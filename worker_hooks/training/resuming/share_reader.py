@@ -1,14 +1,13 @@
-"""All ranks' shares of a checkpoint read as one through torch.distributed.checkpoint. No pickle.
+"""All ranks' shares of a checkpoint read as one by torch.distributed.checkpoint, and compared on the way. No pickle.
 
-A load merges the indexes of all ranks into one `Metadata`; DCP then reads any region of any tensor, also for another
-number of ranks. Whole chunks go straight into the target's memory, by several threads. The files: docs/formats.md
-section 6.
+The indexes of all shares make one `Metadata`; DCP then plans any region of any tensor, also for another number of
+ranks. What it planned is read file by file (`share_pass`), and no byte counts before its digest matched: `problems`
+says which files' did not. The files: docs/formats.md section 6.
 """
 
-import json
-import math
 import os
-from pathlib import Path
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -20,54 +19,63 @@ from torch.distributed.checkpoint.metadata import (
     TensorProperties,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from worker_hooks.protocol.manifest import rank_folder_name
 from worker_hooks.training.errors import CheckpointError
-from worker_hooks.training.files import reading
-from worker_hooks.training.files.digests import new_hasher, raw_bytes
+from worker_hooks.training.files.digests import DEFAULT, bytes_digest
+from worker_hooks.training.files.reading import Reading, Segment
 from worker_hooks.training.files.share_files import INDEX, alone
-from worker_hooks.training.resuming.share_index import Chunk, Place, chunks_of
-
-
-def load_shares(folder: Path, ranks: int, targets: dict[str, torch.Tensor]) -> None:
-    """Fill `targets` in place from the shares of all ranks. Verify the files' digests first."""
-    load_from(SharesReader(folder, ranks), targets)
-
-
-def load_from(reader: "SharesReader", targets: dict[str, torch.Tensor]) -> None:
-    """The same with a reader at hand. Raises OSError, EOFError, RuntimeError for a tensor that is not stored."""
-    alone(dcp.load, targets, storage_reader=reader, planner=DefaultLoadPlanner(allow_partial_load=False))
+from worker_hooks.training.resuming.share_index import Chunk, Place
+from worker_hooks.training.resuming.share_pass import FilePass, Want
+from worker_hooks.training.resuming.soundness import GONE, Damaged, Problem, Share, gone
 
 
 class SharesReader(StorageReader):  # type: ignore[misc]
-    """All shares of a folder as one checkpoint. `metadata` says what there is before anything is loaded."""
+    """`metadata` says what there is before anything is loaded. This rank answers for every byte of the shares `whole`;
+    of the others it reads, and compares, what it wants."""
 
-    def __init__(self, folder: Path, ranks: int) -> None:
-        self._folder = folder
+    def __init__(self, shares: Iterable[Share], whole: Collection[int] = ()) -> None:
+        self.problems: list[Problem] = []
+        self._shares = {share.rank: share for share in shares}
+        self._whole = whole
         self._chunks: dict[Place, Chunk] = {}
         self.metadata = Metadata(state_dict_metadata={})
-        for rank in range(ranks):
-            index = json.loads((folder / rank_folder_name(rank) / INDEX).read_bytes())
-            for chunk in chunks_of(index, rank):
+        for share in self._shares.values():
+            for chunk in share.chunks:
                 self._merge(chunk)
+
+    def load(self, targets: dict[str, torch.Tensor]) -> None:
+        """Fill `targets` in place. Raises OSError, Damaged where a digest did not match (the targets then hold
+        anything), RuntimeError for a tensor that is not stored."""
+        alone(dcp.load, targets, storage_reader=self, planner=DefaultLoadPlanner(allow_partial_load=False))
+        self._demand()
+
+    def verify(self) -> None:
+        """Read what this rank answers for and compare it, touching nothing. Raises OSError, Damaged."""
+        self._read([])
+        self._demand()
 
     def sizes(self) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
         """Type and size of every stored tensor."""
         found = self.metadata.state_dict_metadata
         return {key: (item.properties.dtype, tuple(item.size)) for key, item in found.items()}
 
-    def digest(self, place: Place, algorithm: str) -> str | None:
+    def digest(self, place: Place) -> str | None:
         """Digest of the chunk at that place, None if no chunk begins there. What version 1 does not hold is computed
         from the file, whose own digest must have matched."""
         chunk = self._chunks.get(place)
         if chunk is None or chunk.digest is not None:
             return chunk.digest if chunk else None
-        hasher, stored = new_hasher(algorithm), self._read(chunk, chunk.start, chunk.sizes)
-        hasher.update(raw_bytes(stored))
-        return f"{algorithm}:{hasher.hexdigest()}"
+        share, stored = self._shares[chunk.rank], memoryview(bytearray(chunk.bytes))
+        with Reading() as reading:
+            reading.read(share.path(share.entry(chunk).name), [Segment(chunk.start, chunk.bytes, stored)])
+        return bytes_digest(stored, DEFAULT)
+
+    def digests(self) -> dict[Place, str]:
+        """Of every chunk that has one (index version 2), all ranks' own included."""
+        return {place: chunk.digest for place, chunk in self._chunks.items() if chunk.digest is not None}
 
     def _merge(self, chunk: Chunk) -> None:
         if chunk.place in self._chunks:
@@ -78,6 +86,8 @@ class SharesReader(StorageReader):  # type: ignore[misc]
         known.chunks.append(ChunkStorageMetadata(torch.Size(chunk.offsets), torch.Size(chunk.sizes)))
         self._chunks[chunk.place] = chunk
 
+    # --- what DCP calls ---------------------------------------------------------------------------------------------
+
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """DCP calls this before a load; one reader serves one load."""
 
@@ -85,7 +95,7 @@ class SharesReader(StorageReader):  # type: ignore[misc]
         return self.metadata
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Nothing to prepare: the constructor read the indexes."""
+        """Nothing to prepare: the indexes are known."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         return plan
@@ -94,56 +104,50 @@ class SharesReader(StorageReader):  # type: ignore[misc]
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        direct, places = [], []
+        wants = []
         for item in plan.items:
             if item.type is LoadItemType.BYTE_IO:
                 raise CheckpointError(f"{item.storage_index.fqn}: only tensors are stored as shards")
             chunk = self._chunks[item.storage_index.fqn, tuple(item.storage_index.offset)]
-            target = planner.resolve_tensor(item).detach()
-            if _is_plain(target) and _rows_only(item, chunk):
-                places.append((self._path(chunk), _start(item, chunk), raw_bytes(target)))
-                direct.append((item, target))
-            else:
-                target.copy_(self._part(item, chunk))
-                planner.commit_tensor(item, target)
-        reading.fill(places)
-        for item, target in direct:
-            planner.commit_tensor(item, target)
+            wants.append(Want(chunk, item, planner.resolve_tensor(item).detach()))
+        self._read(wants)
+        for want in wants:
+            planner.commit_tensor(want.item, want.target)
         done: Future[None] = Future()
         done.set_result(None)
         return done
-
-    def _part(self, item: ReadItem, chunk: Chunk) -> torch.Tensor:
-        """The stored region that an item asks for, in host memory: no more of the chunk than its rows."""
-        if _rows_only(item, chunk):
-            return self._read(chunk, _start(item, chunk), tuple(item.lengths))
-        source = self._read(chunk, chunk.start, chunk.sizes)
-        for axis, (offset, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
-            source = source.narrow(axis, offset, length)
-        return source
-
-    def _read(self, chunk: Chunk, start: int, sizes: tuple[int, ...]) -> torch.Tensor:
-        found = torch.empty(sizes, dtype=chunk.dtype)
-        reading.fill([(self._path(chunk), start, raw_bytes(found))])
-        return found
-
-    def _path(self, chunk: Chunk) -> Path:
-        return self._folder / rank_folder_name(chunk.rank) / chunk.file
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         return False
 
+    # --- files ------------------------------------------------------------------------------------------------------
 
-def _is_plain(target: torch.Tensor) -> bool:
-    return target.device.type == "cpu" and target.is_contiguous() and not target.is_conj() and not target.is_neg()
+    def _read(self, wants: list[Want]) -> None:
+        by_file: dict[tuple[int, str], list[Want]] = defaultdict(list)
+        for want in wants:
+            share = self._shares[want.chunk.rank]
+            by_file[share.rank, share.entry(want.chunk).name].append(want)
+        passes = []
+        with Reading() as reading:
+            for share in self._shares.values():
+                for entry in share.files:
+                    wanted, answers = by_file.get((share.rank, entry.name), []), share.rank in self._whole
+                    if (wanted or answers) and not entry.name.endswith(f"/{INDEX}"):  # that one was compared before
+                        passes.append((share, FilePass(entry, wanted, answers=answers)))
+                        self._pass(reading, *passes[-1])
+        self.problems += [Problem(share.rank, said) for share, one in passes for said in one.problems()]
 
+    def _pass(self, reading: Reading, share: Share, one: FilePass) -> None:
+        try:
+            reading.read(share.path(one.entry.name), one.segments(), whole=one.whole)
+        except GONE as error:
+            one.ended()
+            self.problems.append(gone(share.rank, share.folder, error))
+        except EOFError:
+            one.ended()
+            self.problems.append(Problem(share.rank, f"{one.entry.name} is shorter than it was written"))
 
-def _rows_only(item: ReadItem, chunk: Chunk) -> bool:
-    """True where the region is one stretch of the file: all of the chunk, or some of its rows."""
-    return tuple(item.lengths[1:]) == chunk.sizes[1:]
-
-
-def _start(item: ReadItem, chunk: Chunk) -> int:
-    row = math.prod(chunk.sizes[1:]) * chunk.dtype.itemsize
-    return chunk.start + (item.storage_offsets[0] * row if chunk.sizes else 0)
+    def _demand(self) -> None:
+        if self.problems:
+            raise Damaged(self.problems)

@@ -7,8 +7,8 @@ import torch
 
 from worker_hooks.training.comms import Coordinator
 from worker_hooks.training.errors import VerificationFailed
+from worker_hooks.training.resuming.candidates import Source
 from worker_hooks.training.resuming.live_digests import NAMED, compare
-from worker_hooks.training.resuming.resume import Source
 from worker_hooks.training.state import ddp, fingerprint
 from worker_hooks.training.state.tracked import Parts, Tracked
 

@@ -4,7 +4,7 @@
 `Optimizer.load_state_dict` casts state to the parameter's type; this one puts back the stored bits.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -44,16 +44,18 @@ class OptimizerState:
         }
 
     def targets(self, stored: Mapping[str, Any]) -> Tensors:
-        """Empty tensors of the stored types and places, to be filled. Raises CheckpointMismatch if groups differ."""
+        """Tensors of the stored types and places, to be filled: the optimizer's own where they are such, so that a load
+        needs no fresh memory, new ones otherwise. Raises CheckpointMismatch if groups differ."""
         groups = self.values()["groups"]
         if [group["params"] for group in groups] != [group["params"] for group in stored["groups"]]:
             raise CheckpointMismatch(f"{self._name}: the parameter groups are others than at the save")
         found: Tensors = {}
         parameters = {name: parameter for parameter, name in self._names.items()}
+        room = _Room(self.tensors(), parameters.values())
         for name, items in stored["state"].items():
             parameter = parameters[name]
             for key, item in items.items():
-                found |= _empties(self._key(parameter, key), item, parameter)
+                found.update(_targets(self._key(parameter, key), item, parameter, room))
         for index, group in enumerate(self._optimizer.param_groups):
             for key, value in group.items():
                 if isinstance(value, torch.Tensor):
@@ -113,14 +115,58 @@ def _describe(value: Any, path: str) -> Any:
     }
 
 
-def _empties(path: str, item: Any, parameter: torch.Tensor) -> Tensors:
+class _Room:
+    """Memory of an optimizer's state that may be filled in place: no two tensors of it share any."""
+
+    def __init__(
+        self, present: Iterator[tuple[str, torch.Tensor, torch.Tensor]], parameters: Iterable[torch.Tensor]
+    ) -> None:
+        self._present = {path: tensor for path, tensor, _ in present}
+        self._taken = {_memory(parameter) for parameter in parameters}
+
+    def take(self, path: str, wanted: Callable[[torch.Tensor], bool]) -> torch.Tensor | None:
+        tensor = self._present.get(path)
+        if tensor is None or not wanted(tensor) or not tensor.is_contiguous() or tensor.is_inference():
+            return None
+        memory = _memory(tensor)
+        if memory in self._taken:
+            return None
+        self._taken.add(memory)
+        return tensor.detach()
+
+
+def _memory(tensor: torch.Tensor) -> tuple[torch.device, int]:
+    """Where it begins; that of an allocation, so that two views of one count as the same."""
+    local = tensor.to_local() if names.is_sharded(tensor) else tensor
+    return local.device, local.untyped_storage().data_ptr()
+
+
+def _targets(path: str, item: Any, parameter: torch.Tensor, room: _Room) -> Iterator[tuple[str, torch.Tensor]]:
     kind = item.get("$") if isinstance(item, dict) else None
     if kind == "state":
-        return {path: _empty(item, parameter)}
-    found: Tensors = {}
+        yield path, _target(path, item, parameter, room)
     for index, inner in enumerate(item["items"]) if kind == "sequence" else ():
-        found |= _empties(f"{path}.{index}", inner, parameter)
-    return found
+        yield from _targets(f"{path}.{index}", inner, parameter, room)
+
+
+def _target(path: str, item: Mapping[str, Any], parameter: torch.Tensor, room: _Room) -> torch.Tensor:
+    """Sharded like its parameter where it was at the save, or where the parameter has become so since."""
+    dtype = getattr(torch, item["dtype"])
+    if item["like"] or (names.is_sharded(parameter) and item["size"] == list(parameter.shape)):
+        present = room.take(path, lambda tensor: tensor.dtype == dtype and _placed_like(tensor, parameter))
+        return torch.empty_like(parameter, dtype=dtype).detach() if present is None else present
+    device = torch.device("cpu") if item["cpu"] else parameter.device
+    kind = dtype, tuple(item["size"]), device, False
+    present = room.take(path, lambda one: (one.dtype, tuple(one.shape), one.device, names.is_sharded(one)) == kind)
+    return torch.empty(item["size"], dtype=dtype, device=device) if present is None else present
+
+
+def _placed_like(tensor: Any, parameter: Any) -> bool:
+    """Sharded over the same mesh in the same way."""
+    if not (names.is_sharded(tensor) and names.is_sharded(parameter)):
+        return False
+    mine, its = ((one.shape, one.placements, one.device_mesh) for one in (tensor, parameter))
+    return bool(mine == its)
 
 
 def _rebuilt(path: str, item: Any, tensors: Tensors) -> Any:
@@ -131,13 +177,6 @@ def _rebuilt(path: str, item: Any, tensors: Tensors) -> Any:
         return decode(item, tensors)
     items = [_rebuilt(f"{path}.{index}", inner, tensors) for index, inner in enumerate(item["items"])]
     return tuple(items) if item["tuple"] else items
-
-
-def _empty(item: Mapping[str, Any], parameter: torch.Tensor) -> torch.Tensor:
-    dtype = getattr(torch, item["dtype"])
-    if item["like"]:
-        return torch.empty_like(parameter, dtype=dtype).detach()
-    return torch.empty(item["size"], dtype=dtype, device="cpu" if item["cpu"] else parameter.device)
 
 
 def _parameter_names(optimizer: torch.optim.Optimizer, models: Mapping[str, nn.Module]) -> dict[torch.Tensor, str]:
