@@ -15,6 +15,7 @@ from controller.clock import aware
 from controller.decision.interval import DAY_S, Costs, History, advise, lost_share
 from controller.decision.policy import CheckpointInterval
 from controller.models import AgentReport, Attempt, Checkpoint, Cluster, Incident, Recovery, TrainingJob
+from worker_hooks.protocol.tiers import SHARED
 
 EVERY_S = 60.0
 HISTORY_DAYS = 90.0
@@ -41,9 +42,7 @@ def refresh(cluster: Cluster, now: float, policy: CheckpointInterval) -> None:
 
 def advice_for(job: TrainingJob, seen: History, now: float, policy: CheckpointInterval) -> dict[str, Any]:
     """{} before a first save was measured. Times in seconds; `present_s` None until two saves of one attempt are in."""
-    saves = list(
-        job.checkpoints.filter(state="committed", blocked_s__isnull=False).order_by("-committed_at")[:MEASURED]
-    )
+    saves = list(_saves(job).filter(blocked_s__isnull=False)[:MEASURED])
     attempt = job.attempts.order_by("-generation").first()
     if not saves or attempt is None:
         return {}
@@ -72,7 +71,7 @@ def measured_before(job: TrainingJob) -> dict[str, float]:
     if before is None:
         return {}
     found: dict[str, float] = {}
-    saves = before.checkpoints.filter(state="committed", durable_s__isnull=False).order_by("-committed_at")[:MEASURED]
+    saves = _saves(before).filter(durable_s__isnull=False)[:MEASURED]
     if took := [save.durable_s for save in saves if save.durable_s is not None]:
         found["save_s"] = median(took)
     reports = AgentReport.objects.filter(attempt__training_job=before, leader=True).order_by("-attempt__generation")
@@ -94,6 +93,11 @@ def history(cluster: Cluster, now: float) -> History:
         for nodes, launched, created, ended in attempts.values_list("nodes", "launched_at", "created_at", "ended_at")
     )
     return History(failures.count(), days)
+
+
+def _saves(job: TrainingJob) -> Any:
+    """The newest first. On shared storage: that nodes are lost with what lies on them, the model knows nothing of."""
+    return job.checkpoints.filter(state="committed", tier=SHARED).order_by("-committed_at")
 
 
 def _seconds(start: datetime, end: datetime) -> float:

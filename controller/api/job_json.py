@@ -4,9 +4,11 @@ from datetime import datetime
 from typing import Any
 
 from controller.models import Attempt, Checkpoint, Incident, Recovery, TrainingJob
+from controller.queries.job import newest_checkpoints
 from controller.queries.phases import TENTHS, phases_of
 
 NEWEST_CHECKPOINTS = 20
+NEWEST_LOCAL = 5
 
 
 def job_json(job: TrainingJob, now: datetime) -> dict[str, Any]:
@@ -36,7 +38,7 @@ def job_json(job: TrainingJob, now: datetime) -> dict[str, Any]:
         "incident": _incident(incidents[0]) if incidents else None,
         "incidents": [{"id": i.pk, "state": i.state, "cause": i.cause, "summary": i.summary} for i in incidents],
         "recoveries": [_recovery(recovery) for recovery in recoveries],
-        "checkpoints": [_checkpoint(row) for row in job.checkpoints.all()[:NEWEST_CHECKPOINTS]],
+        "checkpoints": [_checkpoint(row) for row in newest_checkpoints(job, NEWEST_CHECKPOINTS, NEWEST_LOCAL)],
     }
 
 
@@ -124,6 +126,8 @@ def _checkpoint(row: Checkpoint) -> dict[str, Any]:
         "folder": row.folder,
         "step": row.step,
         "generation": row.generation,
+        "tier": row.tier,
+        "copies": row.copies,
         "state": row.state,
         "reason": row.reason,
         "committed_at": _at(row.committed_at),

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from controller.ingest.signs import SignNote
+from worker_hooks.protocol.tiers import SHARED
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class CheckpointNote:
     bytes: int | None = None
     blocked_s: float | None = None
     durable_s: float | None = None
+    tier: str = SHARED
+    copies: int | None = None
 
 
 @dataclass(frozen=True)

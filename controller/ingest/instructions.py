@@ -5,6 +5,7 @@ from datetime import timedelta
 from controller.clock import aware
 from controller.models import Attempt, NodeCheck, Sign, StackRequest, TrainingJob
 from worker_hooks.protocol.answers import Instruction
+from worker_hooks.protocol.tiers import SHARED
 
 PROBE_VALID_S = 10.0
 PROBES_AT_ONCE = 16
@@ -38,7 +39,7 @@ def _save(job: TrainingJob, attempt: Attempt, now: float) -> Instruction | None:
     asked = job.save_asked_at
     if asked is None or attempt.created_at > asked or now - asked.timestamp() > SAVE_VALID_S:
         return None
-    newest = job.checkpoints.filter(state="committed", committed_at__gt=asked)
+    newest = job.checkpoints.filter(state="committed", tier=SHARED, committed_at__gt=asked)
     if any(saved.committed_at - timedelta(seconds=saved.durable_s or 0.0) >= asked for saved in newest):
         return None
     return Instruction("save", {"id": asked.isoformat(), "why": "asked for on the page"})

@@ -153,19 +153,21 @@ def save_points(job: TrainingJob, attempt: Attempt, node: str, changes: Changes)
 
 
 def save_checkpoint(job: TrainingJob, generation: int, note: CheckpointNote) -> None:
-    """One row for each folder. A quarantine is final: no later word makes the folder good again."""
+    """One row for each folder and tier. A quarantine is final: no later word makes the folder good again."""
     if note.state == "verified":
-        job.checkpoints.filter(folder=note.folder, state="committed").update(verified_at=note.at)
+        job.checkpoints.filter(folder=note.folder, tier=note.tier, state="committed").update(verified_at=note.at)
         return
     named = parse_folder(note.folder)
     row, created = Checkpoint.objects.select_for_update().get_or_create(
         training_job=job,
         folder=note.folder,
+        tier=note.tier,
         defaults={
             "step": note.step,
             "generation": named[1] if named else generation,
             "state": note.state,
             "reason": note.reason,
+            "copies": note.copies,
             "bytes": note.bytes,
             "blocked_s": note.blocked_s,
             "durable_s": note.durable_s,
@@ -175,10 +177,10 @@ def save_checkpoint(job: TrainingJob, generation: int, note: CheckpointNote) -> 
     if created or row.state == "quarantined":
         return
     row.state, row.reason = note.state, note.reason or row.reason
-    for name in ("bytes", "blocked_s", "durable_s"):
+    for name in ("bytes", "copies", "blocked_s", "durable_s"):
         if getattr(note, name) is not None:
             setattr(row, name, getattr(note, name))
-    row.save(update_fields=["state", "reason", "bytes", "blocked_s", "durable_s"])
+    row.save(update_fields=["state", "reason", "bytes", "copies", "blocked_s", "durable_s"])
 
 
 def answer_probe(job: TrainingJob, node: str, answer: ProbeAnswer, now: datetime) -> None:

@@ -16,6 +16,7 @@ from controller.ingest.ranges import INT32, INT64, LAST_YEAR, TEXT, check_node_n
 from controller.ingest.signs import sign_note
 from worker_hooks.protocol import exit_codes
 from worker_hooks.protocol.messages import Message, MessageError, Record
+from worker_hooks.protocol.tiers import SHARED
 
 LOG_TAIL_CHARS = 16384
 CHECKS_A_RECORD = 32
@@ -160,6 +161,8 @@ def _checkpoint(changes: Changes, message: Message, record: Record, at: datetime
             bytes=whole(body.get("bytes")),
             blocked_s=_seconds(body.get("blocked_s")),
             durable_s=_seconds(body.get("durable_s")),
+            tier=body.get("tier") or SHARED,
+            copies=whole(body.get("copies")),
         )
     )
 

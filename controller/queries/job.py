@@ -19,8 +19,10 @@ from controller.queries.tenants import Tenant, tenants_of
 from controller.queries.time_budget import TimeBudget
 from controller.snapshot import past
 from controller.snapshot.job_view import excuse
+from worker_hooks.protocol.tiers import LOCAL, SHARED
 
 CHECKPOINTS_SHOWN = 12
+LOCAL_SHOWN = 3  # no more stay on the nodes
 INCIDENTS_SHOWN = 20
 
 
@@ -84,7 +86,7 @@ def story_of(job: TrainingJob, now: datetime, user: Any) -> JobStory:
         attempts=attempts,
         incidents=incidents,
         checkpoints=_checkpoints(job, attempts),
-        checkpoints_total=job.checkpoints.count(),
+        checkpoints_total=job.checkpoints.filter(tier=SHARED).count(),
         newest_good=_newest_good(job),
         reports=reports,
         budget=lives_of([job], {job.pk: attempts}, now)[job.pk],
@@ -107,12 +109,20 @@ def _incidents(job: TrainingJob) -> Any:
 
 
 def _newest_good(job: TrainingJob) -> Checkpoint | None:
-    return job.checkpoints.filter(state="committed").order_by("-step", "-generation").first()
+    """What is there whatever becomes of the nodes."""
+    return job.checkpoints.filter(state="committed", tier=SHARED).order_by("-step", "-generation").first()
+
+
+def newest_checkpoints(job: TrainingJob, shared: int, local: int) -> list[Checkpoint]:
+    """The newest so many of each tier, highest step first."""
+    ordered = job.checkpoints.order_by("-step", "-generation")
+    found = [*ordered.filter(tier=SHARED)[:shared], *ordered.filter(tier=LOCAL)[:local]]
+    return sorted(found, key=lambda row: (row.step, row.generation, row.tier), reverse=True)
 
 
 def _checkpoints(job: TrainingJob, attempts: list[Attempt]) -> list[Checkpoint]:
     """The newest, and those that an attempt began from."""
-    newest = list(job.checkpoints.order_by("-step", "-generation")[:CHECKPOINTS_SHOWN])
+    newest = newest_checkpoints(job, CHECKPOINTS_SHOWN, LOCAL_SHOWN)
     folders = [a.start_folder for a in attempts if a.start_folder]
     began = job.checkpoints.filter(folder__in=folders).exclude(pk__in=[c.pk for c in newest])
     return newest + list(began.order_by("-step", "-generation"))

@@ -78,9 +78,11 @@ def checkpoint_row(story: JobStory, checkpoint: Checkpoint) -> CheckpointRow:
     good = story.newest_good
     newest = good is not None and checkpoint.pk == good.pk
     flags = [("newest good", "")] if newest else []
+    if checkpoint.on_nodes:
+        flags.append((_on_nodes(checkpoint), ""))
     if checkpoint.state in ("quarantined", "failed"):
         flags.append((checkpoint.state, "bad"))
-    began = [a for a in story.attempts if a.start_folder and a.start_folder == checkpoint.folder]
+    began = [a for a in story.attempts if a.start_folder == checkpoint.folder and _speaks_of(story, checkpoint)]
     flags += [(f"attempt {a.generation} began here", "") for a in began]
     loaded = [a for a in began if a.loaded_at is not None]
     if checkpoint.state == "quarantined":
@@ -91,18 +93,35 @@ def checkpoint_row(story: JobStory, checkpoint: Checkpoint) -> CheckpointRow:
         return CheckpointRow(checkpoint, Word("", "ok", "shield"), "Loaded and compared", flags, newest)
     if checkpoint.verified_at is not None:
         return CheckpointRow(checkpoint, Word("", "ok", "shield"), "Read back from storage", flags, newest)
-    return CheckpointRow(checkpoint, Word("", "idle", "ok"), "Committed, not read back", flags, newest)
+    said = "Committed, compared when it is read" if checkpoint.on_nodes else "Committed, not read back"
+    return CheckpointRow(checkpoint, Word("", "idle", "ok"), said, flags, newest)
+
+
+def _on_nodes(checkpoint: Checkpoint) -> str:
+    copies = checkpoint.copies
+    return f"on the nodes, {copies} {'copy' if copies == 1 else 'copies'} on peers" if copies else "on the nodes"
+
+
+def _speaks_of(story: JobStory, checkpoint: Checkpoint) -> bool:
+    """An attempt names the folder it began from; where both tiers have one of that name, the shared row says it."""
+    same = [other for other in story.checkpoints if other.folder == checkpoint.folder]
+    return len(same) == 1 or not checkpoint.on_nodes
 
 
 def checkpoint_note(story: JobStory) -> str:
-    steps = sorted({c.step for c in story.checkpoints if c.state == "committed"})
-    gaps = sorted(b - a for a, b in pairwise(steps))
-    every = f"every {formats.whole(gaps[len(gaps) // 2])} steps" if gaps else ""
-    shown, total = len(story.checkpoints), story.checkpoints_total
+    every, on_nodes = _every(story, on_nodes=False), _every(story, on_nodes=True)
+    shown, total = sum(not c.on_nodes for c in story.checkpoints), story.checkpoints_total
     waived = story.job.facts.get("waived")
     parts = (
         every,
+        f"on the nodes {on_nodes}" if on_nodes else "",
         f"{shown} of {formats.whole(total)}" if total > shown else "",
         f"incomplete, waived by the user: {waived}" if waived else "",
     )
     return ", ".join(part for part in parts if part)
+
+
+def _every(story: JobStory, *, on_nodes: bool) -> str:
+    steps = sorted({c.step for c in story.checkpoints if c.state == "committed" and c.on_nodes == on_nodes})
+    gaps = sorted(b - a for a, b in pairwise(steps))
+    return f"every {formats.whole(gaps[len(gaps) // 2])} steps" if gaps else ""

@@ -35,7 +35,7 @@ def may_save(story: JobStory) -> bool:
 def asked(story: JobStory) -> bool:
     """A save was asked for, and none that was committed since is there yet."""
     at = story.job.save_asked_at
-    return at is not None and may_save(story) and all(c.committed_at <= at for c in story.checkpoints)
+    return at is not None and may_save(story) and all(c.on_nodes or c.committed_at <= at for c in story.checkpoints)
 
 
 def _span(seconds: float) -> str:

@@ -52,6 +52,7 @@ def test_a_training_job_as_json() -> None:
     assert (recovery["rto_s"], recovery["rpo_steps"]) == (25.5, 2)
     assert round(sum(p["seconds"] for p in recovery["phases"]), 6) == 25.5
     assert data["checkpoints"][0]["folder"] == "step-00000010.g1"
+    assert (data["checkpoints"][0]["tier"], data["checkpoints"][0]["copies"]) == ("shared", None)
     assert (list(data["verification"]), "token" in str(data)) == (["1"], False)
 
 

@@ -129,3 +129,39 @@ def test_a_checkpoint_that_was_read_back_is_verified_and_one_that_failed_is_none
     receive(job, decode_message(message(*records, sent_at=T0 + 100)), T0 + 100)
     rows = {c.step: (c.state, c.bytes, c.verified_at is not None) for c in Checkpoint.objects.all()}
     assert rows == {10: ("committed", 5, True), 20: ("quarantined", 5, False), 30: ("failed", None, False)}
+
+
+def test_each_tier_has_a_row_of_its_own_and_speaks_for_itself(make_job: Maker) -> None:
+    """A step on both: what happens to one of them says nothing about the other. An older agent names no tier."""
+    job = make_job(state="training")
+    told = {"step": 10, "folder": "step-00000010.g1", "bytes": 5, "blocked_s": None, "durable_s": None, "reason": None}
+    records = [
+        record(1, "checkpoint", **told, state="committed", tier="local", copies=2),
+        record(2, "checkpoint", **told, state="committed"),
+        record(3, "checkpoint", **told, state="verified", tier="shared"),
+        record(4, "checkpoint", **{**told, "reason": "failed verification"}, state="quarantined", tier="local"),
+    ]
+    receive(job, decode_message(message(*records, sent_at=T0 + 100)), T0 + 100)
+    rows = {c.tier: (c.state, c.copies, c.verified_at is not None) for c in Checkpoint.objects.all()}
+    assert rows == {"local": ("quarantined", 2, False), "shared": ("committed", None, True)}
+
+
+def test_what_lies_on_the_nodes_answers_no_request_for_a_save(make_job: Maker) -> None:
+    job = make_job(state="training")
+    instructions(job, T0 + 1)
+    commands.save_now(TrainingJob.objects.get(pk=job.pk), who="ada", now=T0 + 100.0)
+    saved(job, 20, T0 + 125.0, tier="local")
+    assert instructions(job, T0 + 126.0) == ["save"]
+
+
+def test_the_interval_is_that_of_shared_saves() -> None:
+    """Many quick saves on the nodes would otherwise make it look cheap and frequent."""
+    job = training_job(state="training")
+    attempt(job)
+    for number in range(3):
+        saved(job, 100 * (number + 1), T0 + 900.0 * number)
+    for number in range(30):
+        saved(job, number + 1, T0 + 60.0 * number, tier="local", blocked_s=0.01, durable_s=0.1)
+    saving.refresh(cluster(), T0 + 2000.0, POLICY)
+    found = TrainingJob.objects.get().saving
+    assert (found["cost_s"], found["durable_s"], found["present_s"]) == (0.5, 20.0, 900.0)

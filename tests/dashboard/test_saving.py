@@ -1,6 +1,7 @@
 """On the page of a training job: what the present interval is expected to lose beside the best, and "save now"."""
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 from django.contrib.auth.models import User
@@ -84,3 +85,38 @@ def test_what_the_user_waived_stands_with_the_checkpoints(sign_in: Callable[...,
     assert "incomplete, waived by the user: <b>, scheduler" in words(ada)
     TrainingJob.objects.filter(run_id=RUN).update(facts={"waived": ""})
     assert "waived" not in words(ada)
+
+
+def test_what_lies_on_the_nodes_stands_with_the_checkpoints_and_is_not_the_newest_good(
+    sign_in: Callable[..., Client], story: Story
+) -> None:
+    ada = sign_in("ada")
+    newest = story.main.checkpoints.filter(state="committed").first()
+    assert newest is not None
+    before = words(ada)
+    assert "on the nodes" not in before
+    for step, copies in ((newest.step + 20, 8), (newest.step + 40, None), (newest.step, None)):
+        folder = f"step-{step:08}.g{newest.generation}"
+        story.main.checkpoints.create(
+            folder=folder, step=step, generation=newest.generation, tier="local", copies=copies, state="committed",
+            committed_at=newest.committed_at,
+        )  # fmt: skip
+    found = words(ada)
+    assert "on the nodes every 20 steps" in found
+    assert f"step-{newest.step + 20:08}.g{newest.generation} on the nodes, 8 copies on peers" in found
+    assert "Committed, compared when it is read" in found
+    assert f"{newest.folder} newest good" in found
+
+
+def test_a_save_that_was_asked_for_is_not_answered_by_one_on_the_nodes(
+    sign_in: Callable[..., Client], story: Story
+) -> None:
+    ada = sign_in("ada")
+    ada.post(f"/jobs/{RUN}/save")
+    asked = TrainingJob.objects.get(run_id=RUN).save_asked_at
+    assert asked is not None
+    story.main.checkpoints.create(
+        folder="step-00099999.g3", step=99999, generation=3, tier="local", state="committed",
+        committed_at=asked + timedelta(seconds=5),
+    )  # fmt: skip
+    assert "a save was asked for" in words(ada)

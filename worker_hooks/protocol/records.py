@@ -83,6 +83,7 @@ def _checkpoint(source: Reader) -> None:
     source.integer("step", least=0)
     source.text("folder", 255)
     source.choice("state", ("committed", "verified", "quarantined", "failed"))
+    source.optional_text("tier", 16)
 
 
 def _verification(source: Reader) -> None:

@@ -32,7 +32,7 @@ class Pending:
     folder: Path
     step: int
     started: float
-    blocked_s: float
+    blocked_s: float | None
     more: dict[str, Any]
 
 

@@ -227,7 +227,7 @@ class Saver:
                 self._failed(tier, snapshot.step, error)
             with suppress(OSError):
                 snapshot.staged.complete()  # a write may fail before the copy is over
-            self._hand_over(tier, snapshot, started)
+            self._hand_over(tier, snapshot, started, waited=tier == tiers[-1])
         if part is not None:
             self._stages.learn(snapshot.share, part.written)
         self._saving = False
@@ -246,13 +246,14 @@ class Saver:
         assert self._local is not None, "a local save is due only where there is a local tier"
         return self._local
 
-    def _hand_over(self, tier: Tier, snapshot: Snapshot, started: float) -> None:
+    def _hand_over(self, tier: Tier, snapshot: Snapshot, started: float, *, waited: bool) -> None:
+        """`waited`: training's waiting is counted here; of a step on two tiers, once."""
         if self.identity.rank != 0 or self._superseded is not None:
             return
         staged, place = snapshot.staged, self._tier(tier).place(snapshot.step)
         until = staged.filled_at if isinstance(staged, Stage) else time.monotonic()
         more = {"skipped": snapshot.skipped[tier], "in_pieces": not isinstance(staged, Stage)}
-        self._committer.add(Pending(place, snapshot.step, started, until - started, more))
+        self._committer.add(Pending(place, snapshot.step, started, until - started if waited else None, more))
 
     def _tell_done(self, step: int, failures: Mapping[Tier, str]) -> None:
         try:
