@@ -14,6 +14,7 @@ from worker_hooks.protocol.survey import Run
 
 Json = dict[str, Any]
 _UNKNOWN_NAMED = 6
+_NODES_NAMED = 8
 
 
 def listing(directory: Path, now: float) -> Json:
@@ -38,6 +39,7 @@ def _run(run: Run, now: float) -> Json:
         "resume": {"folder": run.choice.folder, "step": run.choice.step, "why": run.choice.why},
         "latest": {"says": run.latest, "agrees": run.latest in (None, run.choice.folder)},
         "checkpoints": [_checkpoint(item, now) for item in run.checkpoints],
+        "local": [_local(item, now) for item in run.local],
         "problems": list(run.problems),
     }
 
@@ -60,6 +62,12 @@ def _checkpoint(item: Checkpoint, now: float) -> Json:
         "missing": list(item.missing),
         "problems": list(item.problems),
     }
+
+
+def _local(item: Checkpoint, now: float) -> Json:
+    """Verified is nobody's to say here: the bytes are elsewhere."""
+    told = {key: value for key, value in _checkpoint(item, now).items() if not key.startswith("verified")}
+    return {**told, "nodes": list(item.nodes), "copies": item.copies}
 
 
 def _foreign(place: Place, now: float) -> Json:
@@ -119,15 +127,50 @@ def _run_lines(run: Json) -> Iterator[str]:
     head = ("", "STEP", "GEN", "STATE", "VERIFIED", "AGE", "SIZE", "RANKS", "FOLDER", "NOTE")
     rows = [_row(item, item["folder"] == run["resume"]["folder"]) for item in run["checkpoints"]]
     yield from text.table(head, rows, indent="") if rows else ["  no checkpoint folders"]
+    if run["local"]:
+        yield from _local_lines(run["local"])
     yield f"resume takes: {run['resume']['folder'] or 'nothing'} ({run['resume']['why']})"
+    newer = [item for item in run["local"] if item["counts"] and item["step"] > (run["resume"]["step"] or -1)]
+    if newer:
+        yield f"or, where the nodes still have them: {', '.join(item['folder'] for item in newer)}"
     if not run["latest"]["agrees"]:
         yield text.plain(f"warning: latest says {run['latest']['says']!r}: a stale hint, nothing follows it")
     for problem in run["problems"]:
         yield text.plain(f"warning: {problem}")
 
 
-def _row(item: Json, taken: bool) -> tuple[str, ...]:
+def _local_lines(found: list[Json]) -> Iterator[str]:
+    yield "on the nodes, listed here (whether the bytes are still there cannot be told from here):"
+    head = ("", "STEP", "GEN", "STATE", "AGE", "SIZE", "RANKS", "COPIES", "NODES", "NOTE")
+    rows = [
+        (
+            " ",
+            str(item["step"]),
+            str(item["generation"]),
+            item["state"],
+            text.age(item["age_s"]),
+            text.size(item["bytes"]),
+            text.number(item["world_size"]),
+            str(item["copies"]),
+            text.plain(_some(item["nodes"])),
+            _notes(item),
+        )
+        for item in found
+    ]
+    yield from text.table(head, rows, indent="")
+
+
+def _some(nodes: list[str]) -> str:
+    more = len(nodes) - _NODES_NAMED
+    return ",".join(nodes[:_NODES_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _notes(item: Json) -> str:
     notes = [item["reason"] or "", "being read" if item["being_read"] else "", *item["problems"]]
+    return text.plain("; ".join(note for note in notes if note))
+
+
+def _row(item: Json, taken: bool) -> tuple[str, ...]:
     return (
         ">" if taken else " ",
         str(item["step"]),
@@ -138,7 +181,7 @@ def _row(item: Json, taken: bool) -> tuple[str, ...]:
         text.size(item["bytes"]),
         text.number(item["world_size"]),
         text.plain(item["folder"]),
-        text.plain("; ".join(note for note in notes if note)),
+        _notes(item),
     )
 
 

@@ -8,6 +8,7 @@ from worker_hooks.cli.checkpoints_folders import Foreign, look_at_folder
 from worker_hooks.protocol.folder_state import said
 from worker_hooks.protocol.manifest import parse_folder
 from worker_hooks.protocol.survey import Run, is_run, survey
+from worker_hooks.protocol.tiers import LOCAL, run_of
 
 _OF_A_ROOT = ("jobs",)
 
@@ -30,6 +31,8 @@ class Place:
 def look(directory: Path) -> Place:
     """Raises UnreadableDirectory."""
     directory = directory.absolute()
+    if directory.name == LOCAL and is_run(directory.parent):
+        directory = directory.parent  # an index is read with the run that it is of
     try:
         if directory.is_file():
             found = foreign.look_at(directory)
@@ -49,8 +52,9 @@ def look(directory: Path) -> Place:
 
 def _one(folder: Path) -> Run:
     """The run around one checkpoint, without the others."""
-    run = survey(folder.parent)
-    return replace(run, checkpoints=tuple(item for item in run.checkpoints if item.folder == folder), others=())
+    run = survey(run_of(folder))
+    shared, local = ([item for item in found if item.folder == folder] for found in (run.checkpoints, run.local))
+    return replace(run, checkpoints=tuple(shared), local=tuple(local), others=())
 
 
 def _with_foreign(directory: Path, runs: tuple[Run, ...], names: tuple[str, ...] | list[str]) -> Place:

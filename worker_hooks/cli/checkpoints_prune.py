@@ -13,7 +13,7 @@ import shutil
 import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,11 @@ from worker_hooks.protocol.folder_state import Checkpoint, said
 from worker_hooks.protocol.manifest import parse_folder
 from worker_hooks.protocol.retention_rule import Folder, Verdict, decide
 from worker_hooks.protocol.survey import PRUNED, Run
+from worker_hooks.protocol.tiers import LOCAL
 
 Json = dict[str, Any]
 QUIET_S = 2 * 3600.0
+LOCAL_KEPT = 2
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,10 @@ def exit_code(found: Json) -> int:
 
 
 def _run(run: Run, options: Options, now: float) -> Json:
-    verdicts = plan(run, options)
+    verdicts = [*plan(run, options), *plan_local(run, options)]
     going = [verdict.name for verdict in verdicts if verdict.goes]
-    leftovers = [item.name for item in run.checkpoints if item.state == "trash"]
+    found_here = [*run.checkpoints, *run.local]
+    leftovers = [str(item.folder.relative_to(run.folder)) for item in found_here if item.state == "trash"]
     refused = None if options.force else living(run, now)
     found: Json = {
         "run_id": run.folder.name,
@@ -88,6 +91,17 @@ def plan(run: Run, options: Options) -> list[Verdict]:
     )
     unread = [item for item in run.checkpoints if item.state == "unreadable"]
     return [*verdicts, *(Verdict(item.name, False, f"cannot be read: {item.reason}") for item in unread)]
+
+
+def plan_local(run: Run, options: Options) -> list[Verdict]:
+    """Of the index of what lies on the nodes; these follow it when the next attempt starts there."""
+    verdicts = decide(
+        [_folder(item) for item in run.local if item.state not in ("trash", "unreadable")],
+        newest_generation=run.newest.generation if run.newest else None,
+        keep=LOCAL_KEPT,
+        quarantined=options.quarantined,
+    )
+    return [replace(verdict, name=f"{LOCAL}/{verdict.name}") for verdict in verdicts]
 
 
 def _folder(item: Checkpoint) -> Folder:
@@ -129,7 +143,7 @@ def _signs_of_life(run: Run) -> Iterator[tuple[float, str]]:
     assert run.newest is not None
     number = run.newest.generation
     yield _time(run.folder / generations.GENERATIONS / f"{number:06d}.json")
-    for item in run.checkpoints:
+    for item in (*run.checkpoints, *run.local):
         if item.generation == number and item.state != "trash":
             yield _time(item.folder)
     for place, ending in (("losses", f".g{number}.jsonl"), ("spool", f".g{number}.jsonl")):

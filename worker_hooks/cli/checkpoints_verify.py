@@ -25,6 +25,8 @@ from worker_hooks.protocol import generations
 from worker_hooks.protocol.folder_state import Checkpoint, said
 from worker_hooks.protocol.manifest import FileEntry, RankFile, parse_folder, rank_file_name
 from worker_hooks.protocol.messages import MessageError
+from worker_hooks.protocol.survey import Run
+from worker_hooks.protocol.tiers import LOCAL
 
 Json = dict[str, Any]
 _ALWAYS = ("committed", "damaged", "complete")
@@ -50,10 +52,17 @@ def verification(place: Place, *, everything: bool, limit: float | None, progres
             for run in place.runs
             for item in run.checkpoints
             if not _wanted(place, item, everything)
-        ],
+        ]
+        + [_elsewhere(run, item) for run in place.runs for item in run.local if item.state != "trash"],
         "bytes": pace.bytes,
         "seconds": round(time.monotonic() - begun, 3),
     }
+
+
+def _elsewhere(run: Run, item: Checkpoint) -> Json:
+    nodes = ", ".join(item.nodes) or "the nodes"
+    reason = f"its bytes are on {nodes} and cannot be read from here"
+    return {"folder": f"{LOCAL}/{item.name}", "run_id": run.folder.name, "state": item.state, "reason": reason}
 
 
 def exit_code(found: Json) -> int:

@@ -19,6 +19,7 @@ from worker_hooks.protocol.manifest import (
     rank_file_name,
 )
 from worker_hooks.protocol.messages import MessageError
+from worker_hooks.protocol.tiers import SHARED, tier_of
 from worker_hooks.protocol.trash import TRASH
 
 State = Literal["committed", "damaged", "complete", "incomplete", "quarantined", "superseded", "trash", "unreadable"]
@@ -28,7 +29,8 @@ _NAMED = 4
 @dataclass(frozen=True)
 class Checkpoint:
     """One folder. `bytes` are those of its files, a file with several names counted in each of them; `created_at` is
-    the commit, else the folder's own time. `missing` says what it lacks, file by file."""
+    the commit, else the folder's own time. `missing` says what it lacks, file by file. Of a node-local one the bytes
+    are on `nodes`, and nobody can tell from here whether they still are; peers hold `copies` shares of it."""
 
     folder: Path
     step: int
@@ -44,6 +46,8 @@ class Checkpoint:
     bytes: int
     being_read: bool
     problems: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    copies: int = 0
 
     @property
     def name(self) -> str:
@@ -77,7 +81,7 @@ def _read(folder: Path, place: tuple[int, int], newest: Generation | None, readi
     ranks, gaps = _rank_files(folder, world_size or _planned(folder))
     missing += gaps
     quarantined = _quarantine(folder, problems) if QUARANTINE in names else None
-    token = newest is not None and accepts(newest, folder.name)
+    token = newest is not None and accepts(newest, folder.name, tier_of(folder))
     verified_at = _verified(folder, problems) if VERIFIED in names and has_manifest else None
     state, reason = _state(newest, place[1], token, has_manifest, missing, quarantined, ranks)
     return Checkpoint(
@@ -91,10 +95,17 @@ def _read(folder: Path, place: tuple[int, int], newest: Generation | None, readi
         verified_at,
         created_at,
         world_size or _planned(folder),
-        bytes_of(folder),
+        bytes_of(folder) if tier_of(folder) == SHARED else sum(entry.bytes for rank in ranks for entry in rank.files),
         reading,
         tuple(problems),
+        *_on_nodes(ranks),
     )
+
+
+def _on_nodes(ranks: list[RankFile]) -> tuple[tuple[str, ...], int]:
+    """The nodes in the order of their ranks, and how many shares lie on a second one too."""
+    nodes = dict.fromkeys(str(rank.saving["node"])[:255] for rank in ranks if rank.saving.get("node"))
+    return tuple(nodes), sum(bool(rank.saving.get("copy")) for rank in ranks)
 
 
 def _state(
@@ -144,7 +155,8 @@ def _planned(folder: Path) -> int | None:
 
 
 def _rank_files(folder: Path, world_size: int | None) -> tuple[list[RankFile], list[str]]:
-    """The rank files that can be read, and everything that is missing, short or broken."""
+    """The rank files that can be read, and everything that is missing, short or broken. What lies on the nodes cannot
+    be looked at."""
     if world_size is None:
         return [], ["no rank file"]
     ranks, missing = [], []
@@ -155,7 +167,7 @@ def _rank_files(folder: Path, world_size: int | None) -> tuple[list[RankFile], l
             missing.append(f"{rank_file_name(rank)} is missing")
         except (OSError, ValueError, OverflowError) as error:
             missing.append(f"{rank_file_name(rank)}: {said(error)}")
-    for one in ranks:
+    for one in ranks if tier_of(folder) == SHARED else ():
         missing += [gap for entry in one.files if (gap := size_gap(folder, entry.name, entry.bytes))]
     return ranks, missing
 

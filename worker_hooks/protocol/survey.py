@@ -14,11 +14,12 @@ from worker_hooks.protocol import generations
 from worker_hooks.protocol.folder_state import Checkpoint, look, look_at_trash, said
 from worker_hooks.protocol.leases import READERS, being_read
 from worker_hooks.protocol.manifest import Generation, parse_folder
+from worker_hooks.protocol.tiers import LOCAL, run_of, shelf
 from worker_hooks.protocol.trash import TRASH
 
 PRUNED = "pruned.jsonl"
 LATEST = "latest"
-_KNOWN = (generations.GENERATIONS, LATEST, "losses", "spool", READERS, PRUNED)
+_KNOWN = (generations.GENERATIONS, LATEST, LOCAL, "losses", "spool", READERS, PRUNED)
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Run:
     latest: str | None
     others: tuple[str, ...]
     problems: tuple[str, ...]
+    local: tuple[Checkpoint, ...] = ()
 
 
 def is_run(folder: Path) -> bool:
@@ -52,19 +54,16 @@ def is_run(folder: Path) -> bool:
 
 
 def survey(run: Path) -> Run:
-    """Everything in one run's folder, newest step first, trash last."""
+    """Everything in one run's folder, newest step first, trash last; `local` is the index of what lies on the nodes."""
     problems: list[str] = []
     try:
         names = sorted(entry.name for entry in os.scandir(run))
     except OSError as error:
         return Run(run, None, (), (), Choice(None, None, "it cannot be read"), None, (), (said(error),))
     newest, token_broken = _newest(run, problems)
-    reading = _readers(run, problems)
-    placed = sorted(((place, name) for name in names if (place := parse_folder(name))), reverse=True)
-    found = [look(run / name, place, newest, name in reading) for place, name in placed]
-    found += [look_at_trash(run / name) for name in names if name.startswith(TRASH)]
+    found = _checkpoints(run, names, newest, problems)
     others = [name for name in names if not parse_folder(name) and name not in _KNOWN and not name.startswith(".")]
-    latest = _latest(run, problems)
+    latest, local = _latest(run, problems), _local(run, newest, problems)
     return Run(
         run,
         newest,
@@ -74,6 +73,7 @@ def survey(run: Path) -> Run:
         latest,
         tuple(others),
         (*problems, *_restarts(run, newest, found)),
+        tuple(local),
     )
 
 
@@ -82,11 +82,30 @@ def inspect(folder: Path) -> Checkpoint:
     place = parse_folder(folder.name)
     if place is None:
         raise ValueError(f"{folder.name} is not the name of a checkpoint folder")
-    newest, _ = _newest(folder.parent, [])
+    newest, _ = _newest(run_of(folder), [])
     return look(folder, place, newest, folder.name in _readers(folder.parent, []))
 
 
 # --- the run ------------------------------------------------------------------------------------------------------
+
+
+def _checkpoints(place: Path, names: list[str], newest: Generation | None, problems: list[str]) -> list[Checkpoint]:
+    reading = _readers(place, problems)
+    ordered = sorted(((step, name) for name in names if (step := parse_folder(name))), reverse=True)
+    found = [look(place / name, step, newest, name in reading) for step, name in ordered]
+    return found + [look_at_trash(place / name) for name in names if name.startswith(TRASH)]
+
+
+def _local(run: Path, newest: Generation | None, problems: list[str]) -> list[Checkpoint]:
+    place = shelf(run, LOCAL)
+    try:
+        names = sorted(entry.name for entry in os.scandir(place))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        problems.append(said(error))
+        return []
+    return _checkpoints(place, names, newest, problems)
 
 
 def _newest(run: Path, problems: list[str]) -> tuple[Generation | None, bool]:
@@ -106,9 +125,9 @@ def _numbers(run: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
 
-def _readers(run: Path, problems: list[str]) -> set[str]:
+def _readers(place: Path, problems: list[str]) -> set[str]:
     try:
-        return being_read(run)
+        return being_read(place)
     except OSError as error:
         problems.append(said(error))
         return set()
