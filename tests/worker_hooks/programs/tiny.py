@@ -135,15 +135,17 @@ class Job:
         # A small cap: several buckets, so that their order shows in the bits.
         return DistributedDataParallel(net, bucket_cap_mb=0.01)
 
-    def _loader(self) -> DataLoader[Any]:
-        options = self.options
+    def _data(self) -> Any:
         generator = torch.Generator().manual_seed(11)
-        count = options["samples"]
-        data: Any = TensorDataset(
+        count = self.options["samples"]
+        data = TensorDataset(
             torch.randn(count, 16, generator=generator), torch.randint(0, 8, (count,), generator=generator)
         )
-        if options["augment"]:
-            data = Augmented(data)
+        return Augmented(data) if self.options["augment"] else data
+
+    def _loader(self) -> DataLoader[Any]:
+        options = self.options
+        data = self._data()
         if options["augment"] == "per_sample":
             data = PerSampleRandom(data, seed=6)
         more = {"drop_last": True, "num_workers": options["workers"]}
@@ -169,6 +171,9 @@ class Job:
             self.average.update(self.model)
         return loss
 
+    def updated(self, step: int, loss: torch.Tensor) -> None:
+        """Called after each update, for programs that look closer."""
+
     def ending(self) -> dict[str, Any]:
         from worker_hooks.training.files.digests import tensors_digest
 
@@ -187,10 +192,10 @@ def _optimizer(kind: str, model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=0.01)
 
 
-def plain(options: dict[str, Any]) -> None:
+def plain(options: dict[str, Any], kind: type[Job] = Job) -> None:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         dist.init_process_group("gloo")
-    job = Job(options)
+    job = kind(options)
     losses: list[str] = []
     for epoch in range(options["epochs"]):
         if len(losses) == options["total"]:
@@ -200,6 +205,7 @@ def plain(options: dict[str, Any]) -> None:
             loss = job.update(batch)
             if loss is not None:
                 losses.append(loss.item().hex())
+                job.updated(len(losses), loss)
             if len(losses) == options["total"]:
                 break
     write(options, job, {"losses": losses})
@@ -209,9 +215,9 @@ def plain(options: dict[str, Any]) -> None:
         dist.destroy_process_group()
 
 
-def tracked(options: dict[str, Any]) -> None:
+def tracked(options: dict[str, Any], kind: type[Job] = Job) -> None:
     def main(run: Run) -> None:
-        job = Job(options)
+        job = kind(options)
         run.track(model=job.model, optimizer=job.optimizer, scheduler=job.scheduler, loader=job.loader, ema=job.average)
         run.restore()
         for _ in run.epochs(options["epochs"]):
@@ -220,6 +226,7 @@ def tracked(options: dict[str, Any]) -> None:
                     loss = job.update(batch)
                     if loss is not None:
                         run.step(loss=loss)
+                        job.updated(run.completed, loss)
                 except Exception:
                     if not options["swallow"]:
                         raise
