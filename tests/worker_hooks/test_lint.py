@@ -237,7 +237,7 @@ def test_values_that_differ_are_named_with_their_ranks() -> None:
 
 
 def test_ranks_with_other_values_under_one_key_are_told_all_at_once(world: World) -> None:
-    options = {"root": str(world.root), "out": str(world.folder / "out"), "diverge": True}
+    options = {"root": str(world.root), "out": str(world.folder / "out"), "diverge": 0}
     started = world.start(HERE / "programs" / "kinds.py", [json.dumps(options)], 2)
     assert started.wait() == [1, 1]
     for log in started.logs:

@@ -72,6 +72,7 @@ def test_a_sound_resume_reports_every_part_and_every_replayed_step(killed: World
             "learning_rate",
             "ema",
             "scheduler",
+            "replicas",
             "data_position",
             "data_ledger",
             "random_state",

@@ -22,8 +22,10 @@ CHECKS = (
     "learning_rate",
     "data_position",
     "data_ledger",
+    "global_batch",
     "sample_random",
     "random_state",
+    "replicas",
     "layout",
     "loss",
 )

@@ -2,7 +2,7 @@
 
 argv[1] is JSON, see `DEFAULTS`. Each rank writes `<out>.<rank>.json`: the keys that torch gives its model, its losses
 and digests of what it ends with. `die` is a step: every rank kills itself there, once a checkpoint is committed.
-`diverge`: rank 1 changes a weight.
+`diverge`: the step from which on rank 1 changes a weight.
 """
 
 import json
@@ -17,15 +17,23 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 from worker_hooks import Run
 from worker_hooks.training.files.digests import tensors_digest
 
-DEFAULTS: dict[str, Any] = {"kind": "ddp", "steps": 6, "every": 2, "die": None, "diverge": False}
+DEFAULTS: dict[str, Any] = {
+    "kind": "ddp",
+    "steps": 6,
+    "every": 2,
+    "die": None,
+    "diverge": None,
+    "exact": None,
+}
 
 
 class Net(nn.Module):
@@ -65,6 +73,25 @@ def two_dimensional() -> nn.Module:
     return fully_shard(parallelize_module(Net(), mesh["tp"], PLAN), mesh=mesh["dp"])
 
 
+def wide() -> nn.Module:
+    """As `two_dimensional`, with all ranks in the first dimension."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(), 1), mesh_dim_names=("dp", "tp"))
+    return fully_shard(parallelize_module(Net(), mesh["tp"], PLAN), mesh=mesh["dp"])
+
+
+def turned() -> nn.Module:
+    """As `hybrid`, with the ranks in another order."""
+    order = torch.arange(dist.get_world_size()).view(2, -1).t().contiguous()
+    return fully_shard(Net(), mesh=DeviceMesh("cpu", order, mesh_dim_names=("replicate", "shard")))
+
+
+def other_dimension() -> nn.Module:
+    """As `fsdp_mixed`, cut along the last dimension."""
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    return fully_shard(Net(), mesh=mesh, mp_policy=policy, shard_placement_fn=lambda p: Shard(p.dim() - 1))
+
+
 def replicated_beside_sharded() -> nn.Module:
     return nn.Sequential(DistributedDataParallel(Net()), fsdp_mixed())
 
@@ -76,7 +103,18 @@ def compiled() -> nn.Module:
 PLAN = {"inner": ColwiseParallel(), "outer": RowwiseParallel()}
 KINDS = {
     make.__name__: make
-    for make in (ddp, fsdp_mixed, hybrid, tensor_parallel, two_dimensional, replicated_beside_sharded, compiled)
+    for make in (
+        ddp,
+        fsdp_mixed,
+        hybrid,
+        tensor_parallel,
+        two_dimensional,
+        wide,
+        turned,
+        other_dimension,
+        replicated_beside_sharded,
+        compiled,
+    )
 }
 
 
@@ -97,7 +135,7 @@ def main(run: Run) -> None:
         optimizer.step()
         optimizer.zero_grad()
         scheduler.step()
-        if OPTIONS["diverge"] and dist.get_rank() == 1:
+        if OPTIONS["diverge"] is not None and run.completed + 1 >= OPTIONS["diverge"] and dist.get_rank() == 1:
             next(iter(model.parameters())).data.add_(1.0)
         run.step(loss=loss.detach())
         losses[run.completed] = loss.item().hex()
@@ -118,4 +156,4 @@ def main(run: Run) -> None:
 
 if __name__ == "__main__":
     OPTIONS = DEFAULTS | json.loads(sys.argv[1])
-    Run.launch(main, root=OPTIONS["root"], checkpoint_every=OPTIONS["every"])
+    Run.launch(main, root=OPTIONS["root"], checkpoint_every=OPTIONS["every"], exact=OPTIONS["exact"])

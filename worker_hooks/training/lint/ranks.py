@@ -7,7 +7,7 @@ import torch
 
 from worker_hooks.training.files.digests import tensors_digest, value_digest
 from worker_hooks.training.lint.findings import Finding, some
-from worker_hooks.training.state import names
+from worker_hooks.training.state import names, parallel
 from worker_hooks.training.state.tracked import Parts, Tracked
 
 KEYS, VALUES = 256, 64
@@ -48,22 +48,11 @@ def compare(by_rank: list[Mapping[str, str]]) -> list[Finding]:
 def _tensors(parts: Parts) -> Iterator[tuple[str, torch.Tensor]]:
     for key, tensor in parts.shared.items():
         if names.is_sharded(tensor):
-            shard = _shard(tensor)
+            shard = parallel.shard_of(tensor)
             if shard is not None:
                 yield f"{key}{shard}", tensor.to_local()
         elif key not in parts.from_rank_zero:
             yield key, tensor
-
-
-def _shard(tensor: Any) -> str | None:
-    """Which shard this rank holds, if another one holds the same; None if it is nobody else's."""
-    coordinate = tensor.device_mesh.get_coordinate()
-    if coordinate is None or any(how.is_partial() for how in tensor.placements):
-        return None
-    shape = tensor.device_mesh.shape
-    if all(size == 1 for size, how in zip(shape, tensor.placements, strict=True) if how.is_replicate()):
-        return None
-    return str([place for place, how in zip(coordinate, tensor.placements, strict=True) if not how.is_replicate()])
 
 
 def _sample(tensor: torch.Tensor) -> torch.Tensor:

@@ -49,7 +49,7 @@ def compare(reader: SharesReader, stored: Mapping[str, str], live: Mapping[str, 
         waiting: dict[str, Future[str]] = {}
         for name, tensor in live.items():
             for offsets, local in _local_parts(name, tensor):
-                expected = reader.digest((stored[name], offsets)) if name in stored else None
+                expected = reader.digest((stored[name], offsets), tuple(local.shape)) if name in stored else None
                 if expected is None:
                     found.elsewhere.append(name)
                     continue

@@ -65,6 +65,13 @@ class Replay:
         self._history = deque(history, maxlen=HISTORY)
         self._new = 0
 
+    def loosen(self, *, comparable: bool) -> None:
+        """The same ranks on another layout sum in another order: no claim to the bit, and none at all where this rank
+        does not see the samples it saw."""
+        self._exact = False
+        if not comparable:
+            self._recorded = {}
+
     def check(self, step: int, loss: float, suspects: Iterable[str] = ()) -> Check | None:
         """None where there is nothing to compare with. `suspects`: parts that the verification did not call equal."""
         recorded = self._recorded.pop(step, None)

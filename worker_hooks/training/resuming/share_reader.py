@@ -62,12 +62,14 @@ class SharesReader(StorageReader):  # type: ignore[misc]
         found = self.metadata.state_dict_metadata
         return {key: (item.properties.dtype, tuple(item.size)) for key, item in found.items()}
 
-    def digest(self, place: Place) -> str | None:
-        """Digest of the chunk at that place, None if no chunk begins there. What version 1 does not hold is computed
-        from the file, whose own digest must have matched."""
+    def digest(self, place: Place, sizes: tuple[int, ...]) -> str | None:
+        """Digest of the chunk of these sizes at that place, None if there is no such chunk. What version 1 does not
+        hold is computed from the file, whose own digest must have matched."""
         chunk = self._chunks.get(place)
-        if chunk is None or chunk.digest is not None:
-            return chunk.digest if chunk else None
+        if chunk is None or chunk.sizes != sizes:
+            return None
+        if chunk.digest is not None:
+            return chunk.digest
         share, stored = self._shares[chunk.rank], memoryview(bytearray(chunk.bytes))
         with Reading() as reading:
             reading.read(share.path(share.entry(chunk).name), [Segment(chunk.start, chunk.bytes, stored)])

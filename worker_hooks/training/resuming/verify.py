@@ -5,10 +5,12 @@ from typing import Any
 
 import torch
 
+from worker_hooks.protocol.generations import read_rank_file
 from worker_hooks.training.comms import Coordinator
 from worker_hooks.training.errors import VerificationFailed
 from worker_hooks.training.resuming.candidates import Source
 from worker_hooks.training.resuming.live_digests import NAMED, compare
+from worker_hooks.training.resuming.swapped import SWAPPED, exchanged, stored_average
 from worker_hooks.training.state import ddp, fingerprint
 from worker_hooks.training.state.tracked import Parts, Tracked
 
@@ -43,8 +45,12 @@ def equal(name: str, expected: Any, actual: Any) -> Check:
 # --- before the first step --------------------------------------------------------------------------------------
 
 
-def state_checks(source: Source, tracked: Tracked, *, step: int, world_size: int) -> list[Check]:
-    """Step, parameters (with buffers), optimizer, learning rate, and each further object under its own name."""
+def state_checks(
+    source: Source, tracked: Tracked, coordinator: Coordinator, *, step: int, same_layout: bool
+) -> list[Check]:
+    """Step, parameters (with buffers), optimizer, learning rate, each further object under its own name, and what the
+    ranks should have in common. Collective."""
+    world_size = coordinator.world_size
     saved, algorithm = source.own.fingerprint, source.manifest.digest_algorithm
     parts = tracked.collect(world_size)
     now = fingerprint.summary(tracked, parts, step=step, world_size=world_size, algorithm=algorithm)
@@ -54,18 +60,22 @@ def state_checks(source: Source, tracked: Tracked, *, step: int, world_size: int
     of_optimizer = {key for key in tracked.optimizer_tensors() if not key.endswith(".lr")}
     return [
         equal("step", saved["step"], step),
-        tensors.check("parameters", of_model),
-        tensors.check("optimizer", of_optimizer, settings=(_saved_settings(source, tracked), now["settings"])),
+        _without_average(tensors.check("parameters", of_model), tensors),
+        tensors.check("optimizer", of_optimizer, settings=_settings(source, tracked, parts, same_layout=same_layout)),
         learning_rate_check(saved["learning_rate"], now["learning_rate"]),
         *(equal(name, digest, objects.get(name)) for name, digest in saved["objects"].items()),
+        *replicas_check(source, coordinator),
     ]
 
 
-def _saved_settings(source: Source, tracked: Tracked) -> str:
-    """Version 1 of a fingerprint has none of its own: what the rank file holds stands for it."""
-    saved: str | None = source.own.fingerprint.get("settings")
-    optimizers = {name: source.own.state[name] for name in tracked.optimizers}
-    return saved or fingerprint.settings_digest(optimizers, source.manifest.digest_algorithm)
+def _settings(source: Source, tracked: Tracked, parts: Parts, *, same_layout: bool) -> tuple[str, str]:
+    """(saved, now) of the optimizers' plain values. On another layout their tensors are described otherwise. Version 1
+    of a fingerprint has none of its own: what the rank file holds stands for it."""
+    algorithm = source.manifest.digest_algorithm
+    then, now = ({name: values[name] for name in tracked.optimizers} for values in (source.own.state, parts.values))
+    digest = fingerprint.settings_digest if same_layout else fingerprint.placeless_settings_digest
+    saved = source.own.fingerprint.get("settings") if same_layout else None
+    return saved or digest(then, algorithm), digest(now, algorithm)
 
 
 class _Tensors:
@@ -84,11 +94,30 @@ class _Tensors:
         if settings is not None:
             expected["values"], actual["values"] = settings
         if found.differing:
-            first, more = found.differing[:NAMED], len(found.differing) - NAMED
-            why = ", ".join(first) + (f" and {more} more" if more > 0 else "")
-            return Check(name, FAIL, expected, actual, why=why)
+            moved = exchanged(found, self._live, self._reader.digests(), self._keys)
+            if moved:
+                return Check(name, FAIL, expected, actual, SWAPPED[name], _some(moved))
+            return Check(name, FAIL, expected, actual, why=_some(found.differing))
         same = expected.get("values") == actual.get("values")
         return Check(name, PASS if same else FAIL, expected, actual, why=None if same else "its plain values")
+
+    def average(self) -> str | None:
+        """The average that the model's stored parameters are equal to, though it has averaged more than once."""
+        return stored_average(self._live, self._reader.digests(), self._keys)
+
+
+def _some(found: list[str]) -> str:
+    more = len(found) - NAMED
+    return ", ".join(found[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _without_average(check: Check, tensors: _Tensors) -> Check:
+    """R14: a checkpoint may hold its averaged weights as the model's, and every bit of that is loaded."""
+    average = tensors.average() if check.outcome == PASS else None
+    if average is None:
+        return check
+    why = f"the model's weights are those of {average}: saved while the average stood in for them"
+    return Check(check.name, DEGRADED, check.expected, check.actual, SWAPPED[check.name], why)
 
 
 def learning_rate_check(saved: list[str], now: list[str]) -> Check:
@@ -129,9 +158,9 @@ def random_check(source: Source, actual: dict[str, str], world_size: int) -> Che
 
 
 def layout_check(source: Source, tracked: Tracked, world_size: int, *, exact: bool) -> Check:
-    """World size, thread count, versions, and the order in which DDP will sum. Another world size comes here only by a
-    stated policy."""
-    saved = source.first.run
+    """World size, meshes, thread count, versions, and the order in which DDP will sum. Another world size comes here
+    only by a stated policy; the same ranks on another mesh are another layout as well, in every mode."""
+    saved = source.own.run if source.exact else source.first.run
     expected = {**saved["layout"], "threads": saved["threads"], "versions": saved["versions"]}
     actual = {
         **_also_in(saved["layout"], fingerprint.layout(tracked, world_size)),
@@ -140,9 +169,53 @@ def layout_check(source: Source, tracked: Tracked, world_size: int, *, exact: bo
     }
     if expected["world_size"] != world_size:
         return Check("layout", RESHARDED, expected, actual, why=f"{expected['world_size']} ranks, now {world_size}")
+    if moved := rearranged(expected, actual):
+        return Check("layout", RESHARDED, expected, actual, why=moved)
     if exact and (expected != actual or not _orders_known(tracked, actual["buckets"])):
         return Check("layout", DEGRADED, expected, actual)
     return Check("layout", PASS, expected, actual)
+
+
+def rearranged(saved: dict[str, Any], now: dict[str, Any]) -> str | None:
+    """How the same ranks hold the state in another way than at the save, in words; None if they do not."""
+    for key in ("meshes", "placements", "mesh_ranks"):
+        if key in saved and saved[key] != now[key]:
+            before, after = _arrangement(saved), _arrangement(now)
+            return f"{before}, now {after}" if before != after else f"{before}, with the ranks in other places"
+    if len(saved["buckets"]) != len(now["buckets"]):
+        return f"{_arrangement(saved)}, now {_arrangement(now)}"
+    return None
+
+
+def _arrangement(layout: dict[str, Any]) -> str:
+    """Such as `mesh [2, 2] (dp, tp): 12 x shard(0), replicate`; without the rank's own place."""
+    said = [f"mesh {mesh['shape']}{_named(mesh['names'])}" for mesh in layout["meshes"]]
+    kinds = layout.get("placements", {}).get("kinds", {})
+    said += [f"{count} x {how}" for how, count in kinds.items()]
+    if layout["buckets"]:
+        said.append("DDP")
+    return "; ".join(said) or "every rank by itself"
+
+
+def _named(names: list[str] | None) -> str:
+    return f" ({', '.join(names)})" if names else ""
+
+
+def replicas_check(source: Source, coordinator: Coordinator) -> list[Check]:
+    """Had the ranks diverged when they saved what one of them stores for all? Each brings the samples of the ranks it
+    stands for; nothing to say where there are none (one rank, version 1 of a fingerprint). Collective."""
+    others = range(coordinator.rank, source.manifest.world_size, coordinator.world_size)
+    files = [read_rank_file(source.folder, other) if other != source.own.rank else source.own for other in others]
+    keys = ("replicas", "replicated_shards")
+    mine = [[found.rank, {key: found.fingerprint.get(key) for key in keys}] for found in files]
+    samples = {rank: sample for said in coordinator.gather(mine) for rank, sample in said}
+    if not any(value for sample in samples.values() for value in sample.values()):
+        return []
+    apart = fingerprint.diverged(samples)
+    if apart:
+        why = f"{' and '.join(f'ranks {ranks}' for ranks in apart)} had diverged at the save, one's values are loaded"
+        return [Check("replicas", DEGRADED, None, apart, "REPLICAS_DIVERGED", why)]
+    return [Check("replicas", PASS, None, None)]
 
 
 def _also_in(saved: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:

@@ -36,6 +36,7 @@ def glance(tracked: Tracked, parts: Parts, *, step: int, world_size: int, algori
         "step": step,
         "learning_rate": learning_rates(tracked),
         "replicas": _replicas_digest(parts, step, algorithm) if world_size > 1 else None,
+        "replicated_shards": _shards_digests(parts, step, algorithm) if world_size > 1 else {},
     }
 
 
@@ -44,7 +45,7 @@ def layout(tracked: Tracked, world_size: int) -> dict[str, Any]:
     return {
         "world_size": world_size,
         "buckets": {path: ddp.bucket_order(replica) for path, replica in ddp.replicas(tracked.models).items()},
-        "meshes": parallel.meshes(tracked.models),
+        **parallel.layout(tracked.models),
     }
 
 
@@ -75,6 +76,20 @@ def settings_digest(optimizers: Mapping[str, Any], algorithm: str) -> str:
     return value_digest(settings, algorithm)
 
 
+def placeless_settings_digest(optimizers: Mapping[str, Any], algorithm: str) -> str:
+    """The same, but for how the tensors of the state lie on ranks and devices."""
+    return settings_digest({name: _placeless(value) for name, value in optimizers.items()}, algorithm)
+
+
+def _placeless(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_placeless(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    described = value.get("$") == "state"
+    return {key: _placeless(item) for key, item in value.items() if not (described and key in ("like", "cpu"))}
+
+
 def object_digests(values: Mapping[str, Any], own: Mapping[str, torch.Tensor], algorithm: str) -> dict[str, str]:
     """By name, over an object's JSON values and the tensors inside it."""
     return {name: _object_digest(name, values[name], own, algorithm) for name in sorted(values)}
@@ -85,13 +100,41 @@ def _object_digest(name: str, value: Any, own: Mapping[str, torch.Tensor], algor
     return value_digest([value, tensors_digest(tensors, algorithm)], algorithm)
 
 
+def diverged(fingerprints: Mapping[int, Fingerprint]) -> list[list[int]]:
+    """Ranks in groups that hold the same sample of what should be equal on all of them; [] where all agree.
+
+    Ranks are compared with those that hold the same shards only.
+    """
+    samples: dict[str, dict[str, list[int]]] = {}
+    for rank, found in sorted(fingerprints.items()):
+        replicas = found.get("replicas")
+        for place, digest in {**(found.get("replicated_shards") or {}), **({"": replicas} if replicas else {})}.items():
+            samples.setdefault(place, {}).setdefault(digest, []).append(rank)
+    return [ranks for groups in samples.values() if len(groups) > 1 for ranks in groups.values()]
+
+
 def _replicas_digest(parts: Parts, step: int, algorithm: str) -> str:
     """Over a sample of what should be equal on all ranks: at most 64 tensors, other ones at each step, some values of
     each. A save must not cost more for it the more tensors there are."""
     equal = {k: v for k, v in parts.shared.items() if not names.is_sharded(v) and k not in parts.from_rank_zero}
-    stride = -(-len(equal) // _SAMPLED) or 1
-    chosen = sorted(equal)[step % stride :: stride]
-    return tensors_digest({key: _sample(equal[key]) for key in chosen}, algorithm)
+    return tensors_digest({key: _sample(equal[key]) for key in _chosen(equal, step)}, algorithm)
+
+
+def _shards_digests(parts: Parts, step: int, algorithm: str) -> dict[str, str]:
+    """The same over the shards that other ranks hold too (a mesh that also replicates), by where they lie."""
+    sharded: dict[str, Any] = {key: tensor for key, tensor in parts.shared.items() if names.is_sharded(tensor)}
+    found: dict[str, dict[str, torch.Tensor]] = {}
+    for key in _chosen(sharded, step):
+        place = parallel.shard_of(sharded[key])
+        if place is not None:
+            mesh = value_digest(sharded[key].device_mesh.mesh.tolist(), algorithm)
+            found.setdefault(f"{place} of {mesh}", {})[key] = _sample(sharded[key].to_local())
+    return {place: tensors_digest(tensors, algorithm) for place, tensors in found.items()}
+
+
+def _chosen(tensors: Mapping[str, Any], step: int) -> list[str]:
+    stride = -(-len(tensors) // _SAMPLED) or 1
+    return sorted(tensors)[step % stride :: stride]
 
 
 def _sample(tensor: torch.Tensor) -> torch.Tensor:
