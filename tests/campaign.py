@@ -65,8 +65,8 @@ def disturbances(campaign: Campaign) -> None:
 
 
 def requeue_loop(campaign: Campaign) -> None:
-    chosen = ["-k", "no_job_is_lost or minutes_are_over", "tests/cluster/test_requeue_real.py"]
-    argv = [*PYTEST, "-rP", "--timeout=3600", *chosen]
+    files = [f"tests/cluster/test_requeue_{name}_real.py" for name in ("answers", "nodes")]
+    argv = [*PYTEST, "-rP", "--timeout=3600", "-k", "no_job_is_lost or minutes_are_over", *files]
     output = campaign.run("one job requeued again and again, and a reservation that ends", argv, 3600)
     for line in output.splitlines():
         if "requeues: median" in line:

@@ -18,6 +18,7 @@ from deploy.lab.cluster import Lab
 from deploy.lab.errors import LabError
 from deploy.lab.state import DEFAULT_PARENT, PREFIX, Process, fresh_directory
 from tests.cluster.lab_probes import lab_py
+from tests.cluster.lab_world import LabWorld
 
 MADE_FOR = "made-for-tests.json"
 
@@ -26,6 +27,12 @@ MADE_FOR = "made-for-tests.json"
 def lab() -> Iterator[Lab]:
     """Four idle nodes gpu1 to gpu4. Without the rights for it the test fails: skipped, it would prove nothing."""
     yield from up_for_tests(full=False)
+
+
+@pytest.fixture
+def world(lab: Lab) -> LabWorld:
+    """Our controller's parts on that lab, in the test's own process."""
+    return LabWorld(lab)
 
 
 @pytest.fixture(scope="session")

@@ -26,6 +26,7 @@ from deploy.lab.cluster import Lab
 from tests.builders import RUN_ID
 
 SCRIPT = "#!/bin/sh\nsrun sleep 600\n"
+WHOLE_NODE = "--gres=gpu:8"
 PROBE = """import socket, sys
 try: socket.create_connection((sys.argv[1], int(sys.argv[2])), 1).close(); print("open")
 except ConnectionRefusedError: print("refused")
@@ -67,6 +68,9 @@ class LabWorld:
         home = self.lab.dir / "home" / user
         argv = ["sbatch", "--parsable", "-o", "/dev/null", *options]
         return self.lab.run(*argv, stdin=script, cwd=home if home.exists() else None, user=user).stdout.strip()
+
+    def scontrol(self, *words: str, user: str = "root") -> None:
+        self.lab.run("scontrol", *words, user=user)
 
     # --- one requeue, ordered without a fault: what a decision would have committed
 
@@ -117,6 +121,12 @@ class LabWorld:
         """Until it is over, whatever its end."""
         self.until(lambda: self._turned(action), f"{action.kind} is over", seconds)
         return action
+
+    def says(self, action: Action, words: str) -> bool:
+        """Whether a turn of the executor leaves these words as its outcome."""
+        run_actions(self.site)
+        action.refresh_from_db()
+        return words in action.outcome
 
     def _turned(self, action: Action) -> bool:
         run_actions(self.site)

@@ -10,15 +10,9 @@ from controller import clock
 from controller.errors import SlurmTimeout
 from controller.models import Action, Attempt, Cluster, Incident, NodeCheck, NodeHold
 from controller.slurm import reach
-from deploy.lab.cluster import Lab
 from tests.cluster.lab_world import LabWorld
 
 pytestmark = [pytest.mark.cluster, pytest.mark.django_db]
-
-
-@pytest.fixture
-def world(lab: Lab) -> LabWorld:
-    return LabWorld(lab)
 
 
 def test_a_dead_node_is_held_and_the_job_runs_elsewhere(world: LabWorld) -> None:
