@@ -118,7 +118,17 @@ class ControllerDouble:
         if bad is not None:
             self._answer(handler, 400, {"what": "rejected", "where": f"message.records[{bad}]"})
             return
-        key = (data["run_id"], data["generation"], data["node"])
+        acked = self._keep((data["run_id"], data["generation"], data["node"]), data)
+        instructions = list(self.instructions)
+        superseded = self.superseded_by is not None and data["generation"] < self.superseded_by
+        if superseded:
+            instructions.append({"kind": "superseded", "generation": self.superseded_by})
+        answer = {"acked": acked, "server_time": time.time() + self.clock_ahead_s, "instructions": instructions}
+        answer |= {"protocol": 1, "pace_s": self.pace_s, "checkpoint_interval_s": self.interval_s}
+        self._answer(handler, 409 if superseded else 200, answer)
+
+    def _keep(self, key: Key, data: dict[str, Any]) -> int:
+        """Each record once; returns what is acked. One that comes again with another content is a conflict."""
         with self._lock:
             self.messages.append(data)
             kept = self.records.setdefault(key, {})
@@ -128,13 +138,7 @@ class ControllerDouble:
             acked = 0
             while acked + 1 in kept:
                 acked += 1
-        instructions = list(self.instructions)
-        superseded = self.superseded_by is not None and data["generation"] < self.superseded_by
-        if superseded:
-            instructions.append({"kind": "superseded", "generation": self.superseded_by})
-        answer = {"acked": acked, "server_time": time.time() + self.clock_ahead_s, "instructions": instructions}
-        answer |= {"protocol": 1, "pace_s": self.pace_s, "checkpoint_interval_s": self.interval_s}
-        self._answer(handler, 409 if superseded else 200, answer)
+            return acked
 
     def _misbehave(self, handler: BaseHTTPRequestHandler) -> None:
         self.refused += 1

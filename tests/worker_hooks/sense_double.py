@@ -12,16 +12,7 @@ class SenseDouble(ControllerDouble):
     def _ingest(self, handler: BaseHTTPRequestHandler, data: dict[str, Any]) -> None:
         assert handler.path == "/api/v1/sense"
         decode_sense(data)
-        key = (data["stream"], 1, data["node"])
-        with self._lock:
-            self.messages.append(data)
-            kept = self.records.setdefault(key, {})
-            for record in data["records"]:
-                if kept.setdefault(record["seq"], record) != record:
-                    self.conflicts.append((key, record["seq"]))
-            acked = 0
-            while acked + 1 in kept:
-                acked += 1
+        acked = self._keep((data["stream"], 1, data["node"]), data)
         answer = {"protocol": 1, "acked": acked, "server_time": time.time(), "instructions": [], "pace_s": self.pace_s}
         self._answer(handler, 200, {**answer, "checkpoint_interval_s": None})
 
