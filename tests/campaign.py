@@ -82,7 +82,8 @@ def floods(campaign: Campaign) -> None:
 
 
 def checkpoint_kills(campaign: Campaign) -> None:
-    argv = [*PYTEST, "--timeout=1800", "tests/worker_hooks/test_checkpoint_kills.py"]
+    files = ("test_checkpoint_kills.py", "test_local_failures.py")
+    argv = [*PYTEST, "--timeout=1800", *(f"tests/worker_hooks/{name}" for name in files)]
     campaign.run("500 runs killed at random moments of saving, committing, pruning and loading", argv, 7200)
 
 
