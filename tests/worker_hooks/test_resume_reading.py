@@ -1,7 +1,6 @@
 """Files read once into their places and digested beside, and what an index may say. Both versions of it."""
 
 import errno
-import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,10 +10,7 @@ import pytest
 import torch
 
 from tests.worker_hooks.resume_stage import Saved, objects, save_steps
-from tests.worker_hooks.share_folder import load_shares
-from worker_hooks.protocol import generations
-from worker_hooks.protocol.durable import encode_json
-from worker_hooks.protocol.manifest import encode_manifest
+from tests.worker_hooks.share_folder import as_version_1, load_shares, rewrite
 from worker_hooks.training.files import reading
 from worker_hooks.training.files.digests import bytes_digest, file_digest, new_hasher
 from worker_hooks.training.files.reading import Reading, Segment
@@ -128,38 +124,6 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Saved:
     return save_steps(tmp_path / "root", steps=1)
 
 
-def rewrite(folder: Path, index: Callable[[dict[str, Any]], object], rank: Callable[[dict[str, Any]], object]) -> None:
-    """Change the index and the rank file, and make every digest agree: what another writer would have left."""
-    path = folder / "rank-00000.d/index.json"
-    data = json.loads(path.read_text())
-    index(data)
-    path.write_bytes(encode_json(data))
-    rank_file = json.loads((folder / "rank-00000.json").read_text())
-    for entry in rank_file["files"]:
-        at = folder / entry["name"]
-        entry |= {"bytes": at.stat().st_size, "digest": file_digest(at, "sha256")}
-    rank(rank_file)
-    (folder / "rank-00000.json").write_bytes(encode_json(rank_file))
-    manifest = encode_manifest(generations.read_manifest(folder))
-    manifest["ranks"][0]["digest"] = file_digest(folder / "rank-00000.json", "sha256")
-    (folder / "manifest.json").write_bytes(encode_json(manifest))
-
-
-def as_version_1(folder: Path) -> None:
-    def index(data: dict[str, Any]) -> None:
-        data["version"] = 1
-        assert {chunk.pop("file") for chunk in data["chunks"]} == {"tensors.bin"}
-        for chunk in data["chunks"]:
-            del chunk["digest"]
-
-    def rank(data: dict[str, Any]) -> None:
-        for key in ("version", "settings", "replicas"):
-            data["fingerprint"].pop(key, None)
-        data["fingerprint"] |= {"parameters": "crc32:00000000", "buffers": "crc32:00000000"}
-
-    rewrite(folder, index, rank)
-
-
 def test_version_1_is_read_and_compared_with_digests_of_its_bytes(
     saved: Saved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,7 +151,7 @@ def test_version_1_is_read_and_compared_with_digests_of_its_bytes(
 def test_an_index_that_agrees_with_its_digest_may_still_not_lead_anywhere(
     saved: Saved, change: Callable[[dict[str, Any]], object], said: str
 ) -> None:
-    rewrite(saved.folder(1), change, lambda data: None)
+    rewrite(saved.folder(1), 0, change, lambda data: None)
     with pytest.raises(Damaged) as caught:
         look_into(saved.folder(1), 0, 1)
     assert said in str(caught.value) and str(caught.value).startswith("rank-00000.d/index.json")
