@@ -66,9 +66,11 @@ def test_each_share_lies_on_the_next_node_too(world: World, tmp_path: Path) -> N
     world.nodes = 2
     run_dirs = world.new_run_dir("first", 4)
     env = {"RELUME_LOCAL": str(tmp_path / "{node}"), "RELUME_LOCAL_EVERY": "2", "RELUME_PEER": "1"}
-    world.finish(4, total=8, every=0, env={**env, "RELUME_RUN_DIR": str(run_dirs)})
-    assert local_steps(world.run) == [8, 6]
-    (name, _) = generations.accepted_folders(world.run, LOCAL)
+    env["RELUME_RUN_DIR"] = str(run_dirs)
+    assert set(world.tiny(4, total=10, every=0, env=env, die={"rank": None, "step": 9}).wait()) == {-9}
+    committing.commit_complete(world.run, now=time.time())  # as the next attempt does
+    assert local_steps(world.run)[:2] == [8, 6]
+    name = generations.accepted_folders(world.run, LOCAL)[0]
     manifest = generations.read_manifest(world.run / "local" / name)
     for node in ("gpu1", "gpu2"):
         for ref in manifest.ranks:
@@ -79,7 +81,8 @@ def test_each_share_lies_on_the_next_node_too(world: World, tmp_path: Path) -> N
     assert [(said["node"], said["copy"]) for said in saving] == [("gpu1", "gpu2")] * 2 + [("gpu2", "gpu1")] * 2
     told = [record for record in world.events(run_dirs, 0) if record.get("tier") == "local"]
     assert {record["copies"] for record in told} == {4}
-    assert len(list((tmp_path / "gpu2" / world.run.name).glob("step-*"))) <= 3, "copies go with the shares beside them"
+    left = list((tmp_path / "gpu2" / world.run.name).glob("step-*"))
+    assert len(left) <= 4, "two that count, one in flight, one that rank 0 has not let go yet"
 
 
 def test_a_peer_that_does_not_take_its_copy_costs_the_copy_alone(tmp_path: Path, run_dir: Path) -> None:

@@ -201,6 +201,26 @@ def test_a_superseded_attempts_local_save_never_counts(tmp_path: Path, node: Pat
     assert local_steps(run) == [2]
 
 
+def test_a_run_that_is_over_leaves_nothing_on_its_nodes(tmp_path: Path, node: Path) -> None:
+    """They may be somebody else's in a moment, and in memory it would stay until they boot."""
+    run = train(tmp_path / "root", tmp_path / "nvme", 6, total_steps=6)
+    assert generations.accepted_folders(run) == ["step-00000006.g1", "step-00000004.g1"]
+    assert local_steps(run) == [] and not (node / run.name).exists()
+
+
+def test_a_run_that_is_not_over_leaves_what_the_next_attempt_may_take(tmp_path: Path, node: Path) -> None:
+    run = train(tmp_path / "root", tmp_path / "nvme", 4, total_steps=6)
+    assert local_steps(run) == [4, 2] and shares(node / run.name) == [2, 4]
+
+
+def test_the_end_of_a_superseded_attempt_clears_nothing(tmp_path: Path, node: Path) -> None:
+    run = train(tmp_path / "root", tmp_path / "nvme", 4)
+    minting.mint(run, node="other", world_size=1, now=time.time())
+    with pytest.raises(generations.NotNewest):
+        retention.clear(node / run.name, run, 1, 4)
+    assert shares(node / run.name) == [2, 4]
+
+
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
@@ -293,8 +313,9 @@ def test_a_local_folder_that_cannot_be_made_costs_no_training(tmp_path: Path, no
 def test_each_node_keeps_its_own_ranks_shares(world: World, tmp_path: Path) -> None:
     world.nodes = 2
     env = {"RELUME_LOCAL": str(tmp_path / "nvme" / "{node}"), "RELUME_LOCAL_EVERY": "2"}
-    world.finish(4, total=6, every=4, env=env)
-    assert local_steps(world.run) == [6, 4]
+    assert set(world.tiny(4, total=8, every=4, env=env, die={"rank": None, "step": 7}).wait()) == {-9}
+    committing.commit_complete(world.run, now=time.time())  # as the next attempt does
+    assert local_steps(world.run)[:2] == [6, 4]
     for node, ranks in (("gpu1", [0, 1]), ("gpu2", [2, 3])):
         share = tmp_path / "nvme" / node / world.run.name / "step-00000006.g1"
         files = sorted(path.name for path in share.glob("rank-*.json"))
@@ -311,7 +332,8 @@ def test_one_nodes_full_disk_costs_that_local_save_on_all_and_makes_room_on_the_
     env = {"RELUME_LOCAL": str(tmp_path / "nvme" / "{node}"), "RELUME_LOCAL_EVERY": "2"}
     (tmp_path / "nvme").mkdir()
     (tmp_path / "nvme" / "gpu2").write_text("")
-    world.finish(2, total=8, every=4, env=env)
+    assert set(world.tiny(2, total=10, every=4, env=env, die={"rank": None, "step": 9}).wait()) == {-9}
+    committing.commit_complete(world.run, now=time.time())
     assert local_steps(world.run) == []
     assert generations.accepted_folders(world.run) == ["step-00000008.g1", "step-00000004.g1"]
     assert len(shares(tmp_path / "nvme" / "gpu1" / world.run.name)) <= 1

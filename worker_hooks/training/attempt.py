@@ -16,7 +16,6 @@ from worker_hooks.training.comms import Coordinator
 from worker_hooks.training.data.feed import Feed
 from worker_hooks.training.data.feeds import Feeds
 from worker_hooks.training.errors import CheckpointError, Superseded
-from worker_hooks.training.files.digests import value_digest
 from worker_hooks.training.identity import Identity
 from worker_hooks.training.lint.lint import Lint
 from worker_hooks.training.occasions.occasions import Occasions
@@ -48,19 +47,17 @@ class Attempt:
         self.accumulation = options.accumulation
         self._telemetry = Telemetry(self._settings, self.rank, self.generation)
         identity = Identity(self._settings.run, self.generation, self.rank, self._coordinator.world_size)
-        config = None if options.config is None else value_digest(options.config, "sha256")
         self._tiers = Tiers(self._settings, self._coordinator, identity, self._telemetry, keep=options.keep_local)
         self._saver = Saver(
             identity,
             self._telemetry,
-            keep=options.keep,
-            config_digest=config,
+            keep={SHARED: options.keep, LOCAL: options.keep_local},
+            config_digest=options.config_digest,
             host_memory=options.host_memory,
             asynchronous=options.asynchronous,
             board=SharedTurns.of_ranks(self._coordinator.world_size, self.generation),
             node=self._settings.node,
             local=self._tiers.local,
-            keep_local=options.keep_local,
         )
         self._lint = Lint(tracked, self._coordinator, self._telemetry, strict=options.strict, waive=options.waive)
         self._points = Points(tracked, self._telemetry, self.rank)
@@ -114,7 +111,7 @@ class Attempt:
         self._looked_at = self.completed  # the next boundary is the end of an update, not of half an accumulation
         self.accumulation = resumption.accumulation(self._options.accumulation)
         if resumption.source is not None:
-            self._saver.start_from(resumption.source.folder.name, self.completed)
+            self._saver.start_from(resumption.source.folder, self.completed)
             with suppress(OSError, NotNewest):  # room for the next save is not worth this run
                 if self.rank == 0:
                     retention.clear_abandoned(self.folder, self._saver.identity.generation)
@@ -268,7 +265,7 @@ class Attempt:
             self._save(must=True)
         self._saver.finish()
         self._saver.close()
-        self._tiers.close()
+        self._tiers.close(saved=self.completed if self.completed == self._options.total_steps else None)
         self._tell_samples()
         self._telemetry.event("stopped" if self._stopping else "finished", **self._ending())
         self._telemetry.phase("finished")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from worker_hooks.training.files.digests import value_digest
 from worker_hooks.training.settings import Settings, read_settings
 
 
@@ -29,6 +30,10 @@ class Options:
     local_every: int | None = None
     peer: bool | None = None
     keep_local: int = 2
+
+    @property
+    def config_digest(self) -> str | None:
+        return None if self.config is None else value_digest(self.config, "sha256")
 
     def settings(self) -> Settings:
         """With what the environment says where these leave it open. Raises ValueError."""

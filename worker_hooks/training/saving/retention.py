@@ -13,7 +13,7 @@ from worker_hooks.protocol import generations, trash
 from worker_hooks.protocol.leases import being_read
 from worker_hooks.protocol.manifest import QUARANTINE, VERIFIED, parse_folder
 from worker_hooks.protocol.retention_rule import Folder, decide
-from worker_hooks.protocol.tiers import SHARED, Tier, run_of, shelf, tier_of
+from worker_hooks.protocol.tiers import LOCAL, SHARED, Tier, run_of, shelf, tier_of
 
 
 def prune(
@@ -30,6 +30,12 @@ def clear_abandoned(run: Path, generation: int, tier: Tier = SHARED) -> list[str
     folders = [folder for folder in _folders(run, tier) if not folder.counts]
     verdicts = decide(folders, newest_generation=generation, keep=1)
     return _remove_all(run, generation, tier, [verdict.name for verdict in verdicts if verdict.goes])
+
+
+def clear_local(run: Path, generation: int, step: int) -> list[str]:
+    """Remove from the index what lies on the nodes, up to a step that is saved for good. Raises as `prune`."""
+    names = [folder.name for folder in generations.step_folders(shelf(run, LOCAL))]
+    return _remove_all(run, generation, LOCAL, [name for name in names if (parse_folder(name) or (0, 0))[0] <= step])
 
 
 def discard(folder: Path, generation: int) -> None:

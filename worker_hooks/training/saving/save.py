@@ -17,7 +17,7 @@ import torch
 
 from worker_hooks.protocol import generations
 from worker_hooks.protocol.generations import NotNewest
-from worker_hooks.protocol.tiers import LOCAL, SHARED, Tier
+from worker_hooks.protocol.tiers import SHARED, Tier, tier_of
 from worker_hooks.training.errors import CheckpointError, Superseded
 from worker_hooks.training.identity import Identity
 from worker_hooks.training.saving.background import Background, wait_until
@@ -49,14 +49,13 @@ class Saver:
         identity: Identity,
         telemetry: Telemetry,
         *,
-        keep: int,
+        keep: Mapping[Tier, int],
         config_digest: str | None,
         host_memory: int | None = None,
         asynchronous: bool = True,
         board: SharedTurns | None = None,
         node: str,
         local: LocalTier | None = None,
-        keep_local: int = 2,
     ) -> None:
         self.identity = identity
         self.last_step = 0
@@ -69,8 +68,7 @@ class Saver:
         self._memory = threading.Event()
         self._memory.set()
         self._turns = Turns(identity.world_size, board, lambda: not self._saving)
-        keeps = {SHARED: keep, LOCAL: keep_local}
-        self._committer = Committer(identity, telemetry, keep=keeps, failure=self._turns.failure)
+        self._committer = Committer(identity, telemetry, keep=keep, failure=self._turns.failure)
         self._dealer = Dealer(identity.rank, identity.world_size)
         self._stages = Stages(host_memory)
         self._shared, self._local = SharedTier(identity, node, self._stages), local
@@ -81,9 +79,10 @@ class Saver:
 
     # --- the training thread ----------------------------------------------------------------------------------------
 
-    def start_from(self, folder: str, step: int) -> None:
-        """This attempt resumed from that verified folder."""
-        self._committer.start, self.last_step = folder, step
+    def start_from(self, folder: Path, step: int) -> None:
+        """This attempt resumed from that verified folder. What lay on the nodes alone is still to be saved for good."""
+        if tier_of(folder) == SHARED:
+            self._committer.start, self.last_step = folder.name, step
 
     def set_aside(self, folder: Path, reason: str) -> None:
         self._committer.set_aside(folder, reason)

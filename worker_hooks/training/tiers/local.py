@@ -105,6 +105,11 @@ class LocalTier:
             self._unsettled = None
             self.tidy()
 
+    def clear(self, step: int) -> None:
+        """All of this run's shares up to that step. Raises OSError, NotNewest."""
+        if self._first:
+            retention.clear(self._folder, self._me.run, self._me.generation, step)
+
     def tidy(self) -> None:
         """Raises OSError, NotNewest."""
         if self._first:

@@ -3,7 +3,8 @@
 The index is what counts, and rank 0 prunes it; so a share goes after its step has stopped counting, never before.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from worker_hooks.protocol import generations, trash
@@ -29,12 +30,30 @@ def follow_index(node: Path, run: Path, generation: int) -> list[str]:
     shares = list(generations.step_folders(node))
     listed = {folder.name for folder in generations.step_folders(shelf(run, LOCAL))}
     going = [share for share in shares if not _stays(share.name, shares[0].name, counted, listed, generation)]
+    return _remove(going, run, generation)
+
+
+def clear(node: Path, run: Path, generation: int, step: int) -> None:
+    """Remove all shares up to that step, and the folder if nothing else is in it. Raises like `follow_index`."""
+    if not node.exists():
+        return
+    empty_trash(node)
+    _remove([share for share in generations.step_folders(node) if _step(share) <= step], run, generation)
+    with suppress(OSError):
+        node.rmdir()
+
+
+def _remove(shares: Iterable[Path], run: Path, generation: int) -> list[str]:
     removed = []
-    for share in going:
+    for share in shares:
         generations.check_token(run, generation)
         if trash.remove(share):
             removed.append(share.name)
     return removed
+
+
+def _step(share: Path) -> int:
+    return (parse_folder(share.name) or (0, 0))[0]
 
 
 def _stays(name: str, highest: str, counted: Collection[str], listed: Collection[str], generation: int) -> bool:

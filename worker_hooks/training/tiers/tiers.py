@@ -3,6 +3,7 @@
 from contextlib import suppress
 from functools import partial
 
+from worker_hooks.protocol.generations import NotNewest
 from worker_hooks.protocol.tiers import LOCAL, shelf
 from worker_hooks.training.comms import Coordinator
 from worker_hooks.training.errors import CheckpointError
@@ -49,7 +50,14 @@ class Tiers:
         if self.local is not None:
             self.local.tidy()
 
-    def close(self) -> None:
+    def close(self, saved: int | None = None) -> None:
+        """`saved`: the run is over, and that step is saved for good. What lies on the nodes is of no use any more then,
+        and they may be somebody else's in a moment, their memory too. Never raises."""
+        if saved is not None and self.local is not None:
+            with suppress(OSError, ValueError, NotNewest):
+                if self._identity.rank == 0:
+                    retention.clear_local(self._identity.run, self._identity.generation, saved)
+                self.local.clear(saved)
         if self.exchange is not None:
             with suppress(OSError):
                 self.exchange.close()
