@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ from worker_hooks.protocol import committing, generations, minting
 from worker_hooks.protocol.durable import create_file, encode_json
 from worker_hooks.protocol.generations import NotNewest
 from worker_hooks.protocol.manifest import (
+    Broken,
     FileEntry,
     RankFile,
     encode_rank_file,
     folder_name,
     rank_file_name,
     rank_folder_name,
+    sealed,
 )
 from worker_hooks.protocol.messages import MessageError
 
@@ -222,9 +225,68 @@ def test_a_generation_file_of_another_run_is_refused(run: Path) -> None:
     mint(run)
     write_folder(run, 100, 1)
     path = run / "generations" / "000001.json"
-    path.write_text(path.read_text().replace(RUN_ID, "tj-000000000000"))
+    said = json.loads(path.read_text())
+    del said["seal"]
+    path.write_text(json.dumps(sealed(said | {"run_id": "tj-000000000000"})))
     with pytest.raises(MessageError, match="says 1 of tj-000000000000"):
         mint(run)
+
+
+def flipped(data: bytes) -> bytes:
+    """A bit of a name: still JSON, another checkpoint."""
+    return data.replace(b"step-00000200.g1", b"step-00000201.g1")
+
+
+@pytest.mark.parametrize("damage", [flipped, lambda data: data[:50], lambda _: b""], ids=["flipped", "cut", "empty"])
+def test_a_broken_generation_file_costs_no_checkpoint(run: Path, damage: Callable[[bytes], bytes]) -> None:
+    """Its number still holds the token; what it accepted is what counted before it. The next one says so."""
+    mint(run)
+    committing.commit_folder(write_folder(run, 200, 1), 1, now=1.0)
+    mint(run)
+    write_folder(run, 300, 2)
+    path = run / "generations" / "000002.json"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(Broken):
+        generations.newest(run)
+    made = mint(run)
+    assert (made.generation, made.accepted) == (3, ("step-00000300.g2", "step-00000200.g1"))
+    assert made.problem is not None and made.problem.startswith("generations/000002.json")
+    assert generations.accepted_folders(run) == list(made.accepted)
+    assert mint(run).problem is None
+
+
+def test_every_generation_file_broken(run: Path) -> None:
+    for step in (100, 200, 300):
+        number = mint(run).generation
+        committing.commit_folder(write_folder(run, step, number), number, now=1.0)
+    for path in (run / "generations").iterdir():
+        path.write_bytes(b"")
+    assert mint(run).accepted == ("step-00000300.g3", "step-00000200.g2", "step-00000100.g1")
+
+
+def test_what_an_older_writer_did_not_seal_is_read(run: Path) -> None:
+    mint(run)
+    folder = write_folder(run, 100, 1)
+    committing.commit_folder(folder, 1, now=1.0)
+    for path in (run / "generations" / "000001.json", folder / "manifest.json"):
+        said = json.loads(path.read_text())
+        del said["seal"]
+        path.write_text(json.dumps(said))
+    assert mint(run).accepted == ("step-00000100.g1",)
+    assert generations.read_manifest(folder).step == 100
+
+
+def test_a_flipped_bit_of_a_manifest_is_the_manifests(run: Path) -> None:
+    """Without a seal the rank file would be accused."""
+    mint(run)
+    folder = write_folder(run, 100, 1)
+    committing.commit_folder(folder, 1, now=1.0)
+    path = folder / "manifest.json"
+    said = json.loads(path.read_text())
+    said["ranks"][0]["digest"] = "sha256:" + 64 * "0"
+    path.write_text(json.dumps(said))
+    with pytest.raises(Broken, match=r"manifest\.json: does not match its seal"):
+        generations.read_manifest(folder)
 
 
 def test_names_that_only_look_like_numbers_are_no_generations(run: Path) -> None:

@@ -19,6 +19,7 @@ from worker_hooks.protocol.generations import (
 from worker_hooks.protocol.manifest import (
     MANIFEST,
     QUARANTINE,
+    Generation,
     Manifest,
     RankFile,
     RankRef,
@@ -26,6 +27,7 @@ from worker_hooks.protocol.manifest import (
     decode_manifest,
     encode_manifest,
     rank_file_name,
+    sealed,
 )
 from worker_hooks.protocol.messages import MessageError
 from worker_hooks.protocol.tiers import LOCAL, TIERS, run_of, shelf, tier_of
@@ -95,18 +97,18 @@ def commit_folder(folder: Path, generation: int, *, now: float) -> Manifest | No
     if manifest is None:
         return None
     check_token(run_of(folder), generation)
-    replace_file(folder / MANIFEST, encode_json(encode_manifest(manifest)))
+    replace_file(folder / MANIFEST, encode_json(sealed(encode_manifest(manifest))))
     return manifest
 
 
-def commit_complete(run: Path, *, now: float) -> list[str]:
+def commit_complete(run: Path, *, now: float, token: Generation | None = None) -> list[str]:
     """Commit every complete folder of the newest generation, on its behalf (its successor, or its own agent). Returns
-    their paths in the run.
+    their paths in the run. `token`: what is known of that generation, where the caller knows.
 
     So it does with one that this generation accepted and whose manifest was lost since: everything it said is in the
     rank files. A race lost to a third generation ends it quietly: that one did the same.
     """
-    token = newest(run)
+    token = token or newest(run)
     if token is None:
         return []
     committed = []

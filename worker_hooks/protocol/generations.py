@@ -20,6 +20,7 @@ from worker_hooks.protocol.durable import encode_json, replace_file
 from worker_hooks.protocol.manifest import (
     MANIFEST,
     QUARANTINE,
+    Broken,
     Generation,
     Manifest,
     RankFile,
@@ -29,6 +30,7 @@ from worker_hooks.protocol.manifest import (
     decode_rank_file,
     parse_folder,
     rank_file_name,
+    unsealed,
 )
 from worker_hooks.protocol.messages import MessageError
 from worker_hooks.protocol.tiers import LOCAL, SHARED, Tier, run_of, shelf
@@ -69,7 +71,8 @@ def generation_path(run: Path, number: int) -> Path:
 
 def read_generation(run: Path, number: int) -> Generation:
     """What that attempt claimed; the file must speak about this run and number."""
-    found = decode_generation(_read_json(generation_path(run, number)))
+    path = generation_path(run, number)
+    found = decode_generation(unsealed(_read_json(path), path.name))
     if (found.run_id, found.generation) != (run.name, number):
         raise MessageError("generation", f"{number} of {run.name} says {found.generation} of {found.run_id}")
     return found
@@ -131,7 +134,7 @@ def step_folders(shelf: Path) -> Iterator[Path]:
 
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a committed folder; it must speak about this folder."""
-    manifest = decode_manifest(_read_json(folder / MANIFEST))
+    manifest = decode_manifest(unsealed(_read_json(folder / MANIFEST), MANIFEST))
     if manifest.folder != folder.name or manifest.run_id != run_of(folder).name:
         raise MessageError("manifest", f"belongs to {manifest.run_id}/{manifest.folder}, found in {folder.name}")
     return manifest
@@ -162,4 +165,4 @@ def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise MessageError(path.name, f"not JSON: {error}") from None
+        raise Broken(path.name, f"not JSON: {error}") from None

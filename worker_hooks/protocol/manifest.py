@@ -6,9 +6,11 @@ freely, readers ignore keys they do not know, and a broken file is a `MessageErr
 
 import re
 from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Any
 
+from worker_hooks.protocol.durable import encode_json
 from worker_hooks.protocol.messages import MessageError, Reader
 from worker_hooks.protocol.tiers import LOCAL, SHARED, Tier
 
@@ -16,9 +18,14 @@ VERSION = 1
 MANIFEST = "manifest.json"
 QUARANTINE = "quarantine.json"
 VERIFIED = "verified.json"
+SEAL = "seal"
 DIGESTS = ("xxh3_128", "crc32", "sha256")
 _FOLDER = re.compile(r"step-(\d{8,})\.g(\d+)")
 _DIGEST = re.compile(r"(xxh3_128:[0-9a-f]{32}|crc32:[0-9a-f]{8}|sha256:[0-9a-f]{64})")
+
+
+class Broken(MessageError):
+    """A file that is not what was written, as against one of another run or of a newer version."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +96,7 @@ class Generation:
     rendezvous: dict[str, Any] = field(default_factory=dict)
     accepted: tuple[str, ...] = ()
     accepted_local: tuple[str, ...] = ()
+    problem: str | None = None  # why the file of the generation before this one could not be believed
 
 
 def accepts(newest: Generation, folder: str, tier: Tier = SHARED) -> bool:
@@ -135,12 +143,12 @@ def encode_manifest(manifest: Manifest) -> dict[str, Any]:
 
 
 def encode_generation(generation: Generation) -> dict[str, Any]:
-    return _without(_encode(generation), "accepted_local")
+    return _without(_encode(generation), "accepted_local", "problem")
 
 
-def _without(data: dict[str, Any], optional: str) -> dict[str, Any]:
-    """A key that not every writer has is left out where it says nothing."""
-    return data if data[optional] else {key: value for key, value in data.items() if key != optional}
+def _without(data: dict[str, Any], *optional: str) -> dict[str, Any]:
+    """Keys that not every writer has are left out where they say nothing."""
+    return {key: value for key, value in data.items() if value or key not in optional}
 
 
 def _encode(value: RankFile | Manifest | Generation) -> dict[str, Any]:
@@ -156,7 +164,28 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def sealed(data: dict[str, Any]) -> dict[str, Any]:
+    """With a digest over all else: nothing else vouches for a generation file or a manifest, and a flipped bit in one
+    is another name, step or digest."""
+    return {**data, SEAL: _seal(data)}
+
+
+def _seal(data: dict[str, Any]) -> str:
+    """SHA-256, which needs no extra package: agents have none."""
+    return "sha256:" + sha256(encode_json(data)).hexdigest()
+
+
 # --- decoding ---------------------------------------------------------------------------------------------------
+
+
+def unsealed(data: object, where: str) -> object:
+    """As it was given to `sealed`. Raises Broken where it is something else; older writers set no seal."""
+    if not isinstance(data, dict) or SEAL not in data:
+        return data
+    rest = {key: value for key, value in data.items() if key != SEAL}
+    if data[SEAL] != _seal(rest):
+        raise Broken(where, "does not match its seal")
+    return rest
 
 
 def decode_rank_file(data: object) -> RankFile:
@@ -210,6 +239,7 @@ def decode_generation(data: object) -> Generation:
         rendezvous=dict(source.reader("rendezvous").data),
         accepted=_texts(source, "accepted"),
         accepted_local=_texts(source, "accepted_local") if "accepted_local" in source.data else (),
+        problem=source.optional_text("problem"),
     )
 
 

@@ -6,9 +6,18 @@ from typing import Any
 
 from worker_hooks.protocol.committing import commit_complete
 from worker_hooks.protocol.durable import create_file, encode_json, sync_folder
-from worker_hooks.protocol.generations import GENERATIONS, counting, generation_path, newest, newest_number
-from worker_hooks.protocol.manifest import Generation, encode_generation
-from worker_hooks.protocol.tiers import LOCAL, SHARED
+from worker_hooks.protocol.generations import (
+    GENERATIONS,
+    counting,
+    generation_path,
+    newest,
+    newest_number,
+    read_generation,
+    step_folders,
+)
+from worker_hooks.protocol.manifest import Broken, Generation, encode_generation, parse_folder, sealed
+from worker_hooks.protocol.messages import MessageError
+from worker_hooks.protocol.tiers import LOCAL, SHARED, Tier, shelf
 
 _MINT_ATTEMPTS = 100
 
@@ -27,14 +36,16 @@ def mint(
 
     First commits what the superseded generation wrote completely, then lists what counts. Two agents that mint at the
     same time get two numbers; the higher one holds the token. Until this one's file is there, the superseded attempt
-    may commit and prune: a list that is out of date by then is minted again, or it would name what is gone.
+    may commit and prune: a list that is out of date by then is minted again, or it would name what is gone. A newest
+    generation whose file is broken is superseded like any other (`stand_in`), and the new one says so in `problem`.
     """
     (run / GENERATIONS).mkdir(parents=True, exist_ok=True)
     sync_folder(run)
     before: Generation | None = None
     for _ in range(_MINT_ATTEMPTS):
-        commit_complete(run, now=now)
-        before = before or newest(run)
+        before = before or _superseded(run)
+        if before is not None:
+            commit_complete(run, now=now, token=before)
         made = Generation(
             run_id=run.name,
             generation=newest_number(run) + 1,
@@ -46,12 +57,56 @@ def mint(
             rendezvous=dict(rendezvous or {}),
             accepted=tuple(counting(run, before, SHARED)),
             accepted_local=tuple(counting(run, before, LOCAL)),
+            problem=before.problem if before is not None and not before.node else None,
         )
-        if not create_file(generation_path(run, made.generation), encode_json(encode_generation(made))):
+        if not create_file(generation_path(run, made.generation), encode_json(sealed(encode_generation(made)))):
             before = None
         elif _up_to_date(made, run, before):
             return made
     raise OSError(f"{run / GENERATIONS}: another process took every number for {_MINT_ATTEMPTS} attempts")
+
+
+def _superseded(run: Path) -> Generation | None:
+    try:
+        return newest(run)
+    except Broken as error:
+        return stand_in(run, f"{GENERATIONS}/{error}")
+
+
+def stand_in(run: Path, problem: str) -> Generation:
+    """What can be known of the newest generation without its file: it holds the token by its number. It accepted what
+    the newest readable one before it accepts, and everything of the generations since.
+
+    So what a superseded writer committed after that generation began counts too: it is complete and intact, and
+    giving up good checkpoints for a bit that flipped in this file would be worse.
+    """
+    number, older = newest_number(run), _readable_before(run)
+    since = older.generation if older is not None else 0
+
+    def accepted(tier: Tier, known: tuple[str, ...]) -> tuple[str, ...]:
+        places = [(folder.name, parse_folder(folder.name)) for folder in step_folders(shelf(run, tier))]
+        newer = [name for name, place in places if place is not None and since <= place[1] <= number]
+        return tuple(dict.fromkeys([*newer, *known]))
+
+    return Generation(
+        run_id=run.name,
+        generation=number,
+        created_at=0.0,
+        node="",
+        world_size=1,
+        accepted=accepted(SHARED, older.accepted if older else ()),
+        accepted_local=accepted(LOCAL, older.accepted_local if older else ()),
+        problem=problem,
+    )
+
+
+def _readable_before(run: Path) -> Generation | None:
+    for number in range(newest_number(run) - 1, 0, -1):
+        try:
+            return read_generation(run, number)
+        except (MessageError, FileNotFoundError):
+            continue
+    return None
 
 
 def _up_to_date(made: Generation, run: Path, before: Generation | None) -> bool:

@@ -108,6 +108,14 @@ def pointer_problem(run: Path, chosen: str) -> str | None:
     return f"latest is a {state} pointer: it names {said[:80]!r}, the newest that verifies is {chosen}"
 
 
+def broken_before(run: Path, generation: int) -> str | None:
+    """What was wrong with the generation file that this generation superseded: what it accepted was worked out anew."""
+    try:
+        return generations.read_generation(run, generation).problem
+    except (OSError, MessageError):
+        return None
+
+
 def bad_checkpoints(run: Path) -> list[str]:
     """Once committed, then found bad: folder and reason, newest first."""
     found = []

@@ -187,7 +187,9 @@ class Resumption:
         return found + [f"{kind} (not tracked)" for kind in ("scaler", "scheduler", "loader") if kind not in kinds]
 
     def _tell_storage(self, run: Path) -> None:
-        """What a person should know about the folder: a hint that misleads, progress that is given up."""
+        """What a person should know about the folder: a hint that misleads, progress that is given up, a broken file of
+        the attempt before."""
+        self._sign("generation_broken", candidates.broken_before(run, self._identity.generation))
         if self.source is not None:
             self._sign("checkpoint_pointer", candidates.pointer_problem(run, self.source.folder.name))
         elif bad := candidates.bad_checkpoints(run):
