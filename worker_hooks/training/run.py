@@ -12,6 +12,7 @@ import torch
 
 from worker_hooks.training import comms
 from worker_hooks.training.attempt import Attempt
+from worker_hooks.training.data.feed import Feed
 from worker_hooks.training.errors import CheckpointError, RestartedFromScratch, Superseded, VerificationFailed
 from worker_hooks.training.options import Options
 from worker_hooks.training.state.tracked import Tracked
@@ -79,6 +80,11 @@ class Run:
         return self._attempt.completed
 
     @property
+    def over(self) -> bool:
+        """No update should follow: the run was asked to stop, or `total_steps` are done."""
+        return self._attempt.over
+
+    @property
     def accumulation(self) -> int:
         """Batches of this rank that make one update: the option's, unless `elastic` found another number."""
         return self._attempt.accumulation
@@ -140,14 +146,16 @@ class Run:
             yield epoch
 
     def batches(self, loader: Any) -> Iterator[Any]:
-        """The rest of this epoch's batches. A loader that is not tracked is passed through."""
+        """The rest of this epoch's batches. A loader that is not tracked is passed through.
+
+        The loader's iterator is made by this call; the first one after a resume completes the verification.
+        """
         feed = self._attempt.feed(loader)
         if feed is None:
-            yield from loader
-            return
-        if self._attempt.over:
-            return
-        iterator = self._attempt.open(feed)
+            return iter(loader)
+        return iter(()) if self._attempt.over else self._batches(feed, self._attempt.open(feed))
+
+    def _batches(self, feed: Feed, iterator: Iterator[Any]) -> Iterator[Any]:
         self._in_batches = True
         try:
             for batch in iterator:
@@ -169,6 +177,14 @@ class Run:
         self._attempt.step(loss, metrics)
         if not self._in_batches:
             self._attempt.boundary()
+
+    def boundary(self) -> None:
+        """The loop has nothing left to do of its last update: a checkpoint that is due is taken now.
+
+        `batches` says so by itself when it is asked for the next batch. A loop of somebody else, which leaves an epoch
+        without asking, says it here.
+        """
+        self._attempt.boundary()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

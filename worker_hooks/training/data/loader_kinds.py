@@ -67,7 +67,10 @@ class DistributedOrder:
 
 
 def kind_of(loader: Any) -> str:
-    """A sampler that we know goes before a state that we do not."""
+    """A sampler that we know goes before a state that we do not. A loader that was prepared by somebody else says
+    what is known of its order (`worker_hooks.integrations`)."""
+    if hasattr(loader, "known_order"):
+        return "replay" if loader.known_order is None else "distributed"
     if resumable_sampler(loader) is not None:
         return "resumable"
     if _has_state(loader):
@@ -93,7 +96,10 @@ def same_kind(saved: str, now: str) -> bool:
     return saved == now or (saved, now) == ("replay", "distributed")
 
 
-def order_of(loader: Any) -> ResumableOrder | DistributedOrder | None:
+def order_of(loader: Any) -> Order | None:
+    if hasattr(loader, "known_order"):
+        order: Order | None = loader.known_order
+        return order
     kind = kind_of(loader)
     if kind == "resumable":
         return ResumableOrder(resumable_sampler(loader))  # type: ignore[arg-type]

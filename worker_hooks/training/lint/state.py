@@ -20,7 +20,7 @@ def look(tracked: Tracked) -> Iterator[Finding]:
 
 def bypassed_loaders(positions: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
     """The run is saved, but no batch came through a tracked loader."""
-    if positions and not any(position["batches"] for position in positions.values()):
+    if positions and all(position["ledger"]["epoch"] is None for position in positions.values()):
         text = "tracked, but no batch of it came through run.batches(loader), so its position is unknown; use that"
         yield Finding("data_position", some(positions), text)
 

@@ -1,0 +1,224 @@
+"""Run inside Lightning's loop: `Trainer(callbacks=[RelumeCallback()])`. What is exact and what is not:
+docs/checkpoints.md, Lightning and Hugging Face.
+
+Written against the loops of Lightning 2.6. What is not public there is used in three places, each said: the loader is
+taken where strategies may wrap it, the loops' progress is Lightning's own state of them, and the check for a validation
+that Lightning repeats after a restart is answered once.
+"""
+
+import sys
+from contextlib import ExitStack
+from typing import Any
+
+from worker_hooks import Run
+from worker_hooks.integrations.requirements import demand
+from worker_hooks.integrations.stream import Stream
+from worker_hooks.training.errors import CheckpointError
+
+demand(__name__, "lightning", "2.6")
+from lightning.pytorch.callbacks import Callback, Checkpoint  # noqa: E402
+
+_REFUSED = ("FSDPStrategy", "DeepSpeedStrategy", "XLAStrategy", "XLAFSDPStrategy")
+
+
+class RelumeCallback(Callback):  # type: ignore[misc]
+    """Complete state, verified resume, asynchronous saves, stop and "save now" for `Trainer.fit`.
+
+    `options` are those of `Run`. `total_steps` is Lightning's `max_steps` unless given. The run resumes by itself:
+    `ckpt_path` is refused. One `fit` per callback. Raises CheckpointError for what it cannot resume exactly: several
+    train loaders, a loader without a length, loaders made anew every few epochs, FSDP 1, DeepSpeed, XLA.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+        self._run: Run | None = None
+        self._stream: Stream | None = None
+        self._stack = ExitStack()
+        self._evaluation = ExitStack()
+        self._steps = 0  # of Lightning, at the last update
+        self._loss: Any = None
+
+    @property
+    def run(self) -> Run:
+        if self._run is None:
+            raise CheckpointError("RelumeCallback: there is a run only during Trainer.fit")
+        return self._run
+
+    # --- before training ----------------------------------------------------------------------------------------
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        if stage != "fit":
+            return
+        self._refuse(trainer)
+        if trainer.max_steps != -1 and pl_module.automatic_optimization:
+            self._options.setdefault("total_steps", trainer.max_steps)
+        self._run = self._stack.enter_context(Run(**self._options))
+        _take_loader(trainer, self._begin)
+        if trainer.is_global_zero:
+            _tell_redundant(trainer)
+
+    def _refuse(self, trainer: Any) -> None:
+        kind = type(trainer.strategy).__name__
+        if self._run is not None:
+            raise CheckpointError("RelumeCallback: one callback follows one Trainer.fit; make another process for more")
+        if trainer.ckpt_path is not None:
+            raise CheckpointError("RelumeCallback resumes by itself: take ckpt_path out of Trainer.fit")
+        if trainer.reload_dataloaders_every_n_epochs:
+            raise CheckpointError("RelumeCallback cannot follow reload_dataloaders_every_n_epochs: new loaders")
+        if kind in _REFUSED:
+            raise CheckpointError(f"RelumeCallback: {kind} is not supported; use DDPStrategy or ModelParallelStrategy")
+
+    def _begin(self, trainer: Any, loader: Any) -> Stream:
+        """Everything exists now, and nothing has been read: resume. Lightning resets its loops to what they hold
+        afterwards."""
+        if self._stream is not None:
+            raise CheckpointError("RelumeCallback follows one train loader; combine the data sets into one loader")
+        try:
+            len(loader)
+        except TypeError:
+            raise CheckpointError(
+                "RelumeCallback: the train loader has no length, and Lightning loads a batch ahead of such a loader, "
+                "so the position is not what was trained; give its dataset a __len__"
+            ) from None
+        loops = _Loops(trainer)
+        self.run.track(
+            model=trainer.strategy.model,
+            optimizer=list(trainer.optimizers),
+            scheduler=[config.scheduler for config in trainer.lr_scheduler_configs] or None,
+            scaler=trainer.scaler,
+            loader=loader,
+            loops=loops,
+            callbacks=_Callbacks(trainer, self),
+            datamodule=trainer.datamodule,
+        )
+        self.run.restore()
+        self._steps = trainer.global_step
+        self._stream = Stream(self.run, loader, lambda: _stop(trainer))
+        self._stream.epoch = trainer.current_epoch
+        if loops.at_epoch_end:
+            self._stream.complete()
+            loops.go_on_with_next_epoch()
+        return self._stream
+
+    # --- training -----------------------------------------------------------------------------------------------
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """Before Lightning makes the epoch's iterator."""
+        if self._stream is not None:
+            self._stream.epoch = trainer.current_epoch
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """An update may take several batches; their losses come divided by that number."""
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        if loss is not None:
+            self._loss = loss if self._loss is None else self._loss + loss
+        if trainer.global_step == self._steps:
+            return
+        self._steps = trainer.global_step
+        loss, self._loss = self._loss, None
+        self.run.step(loss=loss)
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        if self._run is not None and not trainer.sanity_checking:
+            self._evaluation.enter_context(self.run.phase("evaluation"))
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        self._evaluation.close()
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        if self._stream is not None:
+            self._stream.close()
+        self._stack.close()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        self._stack.__exit__(type(exception), exception, exception.__traceback__)
+
+
+def _take_loader(trainer: Any, begin: Any) -> None:
+    """`process_dataloader` is where a strategy may wrap a loader: after samplers were injected, before any iterator."""
+    strategy = trainer.strategy
+    process = strategy.process_dataloader
+
+    def process_dataloader(loader: Any) -> Any:
+        found = process(loader)
+        return begin(trainer, found) if trainer.training else found
+
+    strategy.process_dataloader = process_dataloader
+
+
+def _stop(trainer: Any) -> None:
+    """Whatever minimum of epochs or steps was asked for: this attempt is over, not the training."""
+    trainer.should_stop = True
+    trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None
+
+
+class _Loops:
+    """Lightning's counters: epochs, batches, optimizer steps, as its own loops keep them in a checkpoint."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.at_epoch_end = False
+        self._trainer = trainer
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = self._trainer.fit_loop.state_dict()
+        # A loader's own state is kept with the position in the data.
+        state["state_dict"] = {key: item for key, item in state["state_dict"].items() if key != "combined_loader"}
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        loop = self._trainer.fit_loop
+        loop.load_state_dict(state)
+        progress = loop.epoch_progress.current
+        self.at_epoch_end = progress.ready == progress.processed
+        _validate_once(loop.epoch_loop)
+
+    def go_on_with_next_epoch(self) -> None:
+        """Not a restart in Lightning's sense, which would end at once in the epoch that is over."""
+        loop = self._trainer.fit_loop
+        loop.restarting = False
+        loop._loaded_from_state_dict = loop.epoch_loop._loaded_from_state_dict = False
+        del loop.epoch_loop._should_check_val_fx
+
+
+def _validate_once(epoch_loop: Any) -> None:
+    """A checkpoint lies where the next batch is asked for: a validation due before that is over. After a restart
+    Lightning asks first of all whether it is due; the answer to that one question is no."""
+
+    def over(_fetcher: Any) -> bool:
+        del epoch_loop._should_check_val_fx
+        return False
+
+    epoch_loop._should_check_val_fx = over
+
+
+class _Callbacks:
+    """The states of the other callbacks, handed over as they are. What a callback makes of its state is its own (some
+    keep time, some a folder that every start names anew), so until training goes on this says what was loaded."""
+
+    def __init__(self, trainer: Any, own: Callback) -> None:
+        self._callbacks = [callback for callback in trainer.callbacks if callback is not own]
+        self._trainer = trainer
+        self._loaded: tuple[int, dict[str, Any]] | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        if self._loaded is not None and self._loaded[0] == self._trainer.global_step:
+            return self._loaded[1]
+        found = {callback.state_key: callback.state_dict() for callback in self._callbacks}
+        return {key: state for key, state in found.items() if state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for callback in self._callbacks:
+            if callback.state_key in state:
+                callback.load_state_dict(dict(state[callback.state_key]))
+        self._loaded = (self._trainer.global_step, state)
+
+
+def _tell_redundant(trainer: Any) -> None:
+    """Once: what Lightning does besides, that nobody needs for a resume."""
+    if any(isinstance(callback, Checkpoint) for callback in trainer.callbacks):
+        text = "ModelCheckpoint's files are not used to resume; Trainer(enable_checkpointing=False) saves time"
+        print(f"relume: note: {text}", file=sys.stderr, flush=True)
+    environment = getattr(trainer._accelerator_connector, "cluster_environment", None)
+    if getattr(environment, "auto_requeue", False):
+        text = "Lightning requeues Slurm jobs by itself too; Trainer(plugins=SLURMEnvironment(auto_requeue=False))"
+        print(f"relume: note: {text}", file=sys.stderr, flush=True)
