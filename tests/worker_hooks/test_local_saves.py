@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -12,52 +11,18 @@ import pytest
 import torch
 
 from tests.worker_hooks.conftest import World
+from tests.worker_hooks.local_stage import local_steps, node, records, shares, train
 from tests.worker_hooks.test_training_telemetry import events, run_dir
 from worker_hooks import Run
-from worker_hooks.protocol import committing, generations, leases, minting
+from worker_hooks.protocol import committing, generations, minting
 from worker_hooks.protocol.manifest import MANIFEST, rank_file_name
-from worker_hooks.protocol.tiers import LOCAL
 from worker_hooks.training.errors import CheckpointError
 from worker_hooks.training.files import writing
 from worker_hooks.training.settings import read_settings
-from worker_hooks.training.tiers import retention
 from worker_hooks.training.tiers.tiers import Tiers
 
 pytestmark = pytest.mark.torch
-__all__ = ["run_dir"]
-
-
-def records(folder: Path, tier: str, state: str = "committed") -> list[dict[str, Any]]:
-    found = [event for event in events(folder) if event["kind"] == "checkpoint" and event["state"] == state]
-    return [record for record in found if record["tier"] == tier]
-
-
-def steps(names: list[str]) -> list[int]:
-    return [int(name[5:13]) for name in names]
-
-
-def local_steps(run: Path) -> list[int]:
-    return steps(generations.accepted_folders(run, LOCAL))
-
-
-def shares(node: Path) -> list[int]:
-    return sorted(steps([folder.name for folder in node.glob("step-*")]))
-
-
-def train(root: Path, local: Path, updates: int, **options: Any) -> Path:
-    """The run's folder."""
-    options = {"checkpoint_every": 4, "local_every": 2, "asynchronous": False, **options}
-    with Run(model=torch.nn.Linear(4, 4), root=root, local=local / "{node}", **options) as run:
-        for _ in range(updates):
-            run.step(loss=1.0)
-    return run.folder
-
-
-@pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """This node's folder, which `{node}` names."""
-    monkeypatch.setenv("SLURMD_NODENAME", "gpu7")
-    return tmp_path / "nvme" / "gpu7"
+__all__ = ["node", "run_dir"]
 
 
 # --- what lies where ------------------------------------------------------------------------------------------------
@@ -86,6 +51,18 @@ def test_a_step_that_is_due_on_both_tiers_is_the_same_bytes_on_both(tmp_path: Pa
     assert [record["step"] for record in records(run_dir, "local")] == [2, 4]
     assert [record["step"] for record in records(run_dir, "shared")] == [4, 5], "the last update is saved for good"
     assert all(record["copies"] == 0 for record in records(run_dir, "local"))
+    waited = {record["step"]: record["blocked_s"] is None for record in records(run_dir, "local")}
+    assert waited == {2: False, 4: True}, "what training waited for one save is counted once"
+    assert all(record["blocked_s"] is not None for record in records(run_dir, "shared"))
+
+
+def test_a_share_beyond_the_memory_limit_is_the_same_on_both(tmp_path: Path, node: Path, run_dir: Path) -> None:
+    options = {"local": node, "local_every": 1, "checkpoint_every": 1, "host_memory": 8192}
+    with Run(model=torch.nn.Linear(200, 200), root=tmp_path, **options) as run:
+        run.step(loss=1.0)
+    place = "step-00000001.g1/rank-00000.d/tensors.bin"
+    assert (run.folder / place).read_bytes() == (node / run.folder.name / place).read_bytes()
+    assert [record["in_pieces"] for tier in ("local", "shared") for record in records(run_dir, tier)] == [True, True]
 
 
 def test_what_is_linked_on_shared_storage_is_counted_there_and_not_on_the_node(
@@ -128,97 +105,6 @@ def test_a_save_that_was_left_out_is_counted_on_its_own_tier(
     found = [*records(run_dir, "local"), *records(run_dir, "shared")]
     skipped = {(record["tier"], record["step"]): record["skipped"] for record in found}
     assert skipped == {("local", 1): 0, ("local", 6): 4, ("shared", 6): 1}
-
-
-# --- what counts and what stays --------------------------------------------------------------------------------------
-
-
-def test_the_newest_stay_in_the_index_and_the_node_follows(tmp_path: Path, node: Path) -> None:
-    run = train(tmp_path / "root", tmp_path / "nvme", 12, checkpoint_every=0, keep_local=2)
-    assert local_steps(run) == [12, 10]
-    retention.follow_index(node / run.name, run, 1)
-    assert shares(node / run.name) == [10, 12]
-
-
-def test_a_step_that_is_being_read_stays_on_the_node(tmp_path: Path, node: Path) -> None:
-    run = train(tmp_path / "root", tmp_path / "nvme", 2, checkpoint_every=0)
-    with leases.reading(run / "local" / "step-00000002.g1"):
-        train(tmp_path / "root", tmp_path / "nvme", 12, checkpoint_every=0)
-        assert 2 in local_steps(run) and 2 in shares(node / run.name)
-
-
-def test_what_a_superseded_attempt_left_goes_after_a_resume(tmp_path: Path, node: Path) -> None:
-    run = train(tmp_path / "root", tmp_path / "nvme", 4)
-    left = node / run.name / "step-00000099.g1"
-    shutil.copytree(node / run.name / "step-00000004.g1", left)
-    shutil.copytree(run / "local" / "step-00000004.g1", run / "local" / left.name)
-    (run / "local" / left.name / MANIFEST).unlink()
-    train(tmp_path / "root", tmp_path / "nvme", 0)
-    assert not left.exists() and not (run / "local" / left.name).exists()
-    assert shares(node / run.name) == [2, 4], "what counts stays"
-
-
-def test_a_superseded_attempt_removes_nothing_from_the_node(tmp_path: Path, node: Path) -> None:
-    run = train(tmp_path / "root", tmp_path / "nvme", 4)
-    minting.mint(run, node="other", world_size=1, now=time.time())
-    (node / run.name / "step-00000001.g1").mkdir()
-    with pytest.raises(generations.NotNewest):
-        retention.follow_index(node / run.name, run, 1)
-    assert shares(node / run.name) == [1, 2, 4]
-
-
-def test_an_index_that_cannot_be_read_removes_nothing(tmp_path: Path, node: Path) -> None:
-    run = train(tmp_path / "root", tmp_path / "nvme", 4)
-    (run / "generations" / "000001.json").write_text("{")
-    (node / run.name / "step-00000001.g1").mkdir()
-    with pytest.raises(OSError, match="generation"):
-        retention.follow_index(node / run.name, run, 1)
-    assert shares(node / run.name) == [1, 2, 4]
-
-
-def test_what_was_given_up_makes_room_on_the_node_and_what_is_being_saved_stays(tmp_path: Path, node: Path) -> None:
-    run = train(tmp_path / "root", tmp_path / "nvme", 4)
-    for step in (7, 8, 9):
-        (node / run.name / f"step-{step:08d}.g1").mkdir()
-    (run / "local" / "step-00000008.g1").mkdir()  # waits for the other ranks
-    retention.follow_index(node / run.name, run, 1)
-    assert shares(node / run.name) == [2, 4, 8, 9]
-
-
-def test_a_superseded_attempts_local_save_never_counts(tmp_path: Path, node: Path) -> None:
-    """Its share is durable on the node, its word in the index comes too late."""
-    run = train(tmp_path / "root", tmp_path / "nvme", 4)
-    word = (run / "local" / "step-00000004.g1" / "rank-00000.json").read_bytes()
-    shutil.rmtree(run / "local" / "step-00000004.g1")
-    minting.mint(run, node="other", world_size=1, now=time.time())
-    late = run / "local" / "step-00000004.g1"
-    late.mkdir()
-    (late / "rank-00000.json").write_bytes(word)
-    with pytest.raises(generations.NotNewest):
-        committing.commit_folder(late, 1, now=time.time())
-    assert local_steps(run) == [2]
-    minting.mint(run, node="other", world_size=1, now=time.time())
-    assert local_steps(run) == [2]
-
-
-def test_a_run_that_is_over_leaves_nothing_on_its_nodes(tmp_path: Path, node: Path) -> None:
-    """They may be somebody else's in a moment, and in memory it would stay until they boot."""
-    run = train(tmp_path / "root", tmp_path / "nvme", 6, total_steps=6)
-    assert generations.accepted_folders(run) == ["step-00000006.g1", "step-00000004.g1"]
-    assert local_steps(run) == [] and not (node / run.name).exists()
-
-
-def test_a_run_that_is_not_over_leaves_what_the_next_attempt_may_take(tmp_path: Path, node: Path) -> None:
-    run = train(tmp_path / "root", tmp_path / "nvme", 4, total_steps=6)
-    assert local_steps(run) == [4, 2] and shares(node / run.name) == [2, 4]
-
-
-def test_the_end_of_a_superseded_attempt_clears_nothing(tmp_path: Path, node: Path) -> None:
-    run = train(tmp_path / "root", tmp_path / "nvme", 4)
-    minting.mint(run, node="other", world_size=1, now=time.time())
-    with pytest.raises(generations.NotNewest):
-        retention.clear(node / run.name, run, 1, 4)
-    assert shares(node / run.name) == [2, 4]
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
@@ -316,8 +202,8 @@ def test_each_node_keeps_its_own_ranks_shares(world: World, tmp_path: Path) -> N
     assert set(world.tiny(4, total=8, every=4, env=env, die={"rank": None, "step": 7}).wait()) == {-9}
     committing.commit_complete(world.run, now=time.time())  # as the next attempt does
     assert local_steps(world.run)[:2] == [6, 4]
-    for node, ranks in (("gpu1", [0, 1]), ("gpu2", [2, 3])):
-        share = tmp_path / "nvme" / node / world.run.name / "step-00000006.g1"
+    for name, ranks in (("gpu1", [0, 1]), ("gpu2", [2, 3])):
+        share = tmp_path / "nvme" / name / world.run.name / "step-00000006.g1"
         files = sorted(path.name for path in share.glob("rank-*.json"))
         assert files == [rank_file_name(rank) for rank in ranks]
     index = world.run / "local" / "step-00000006.g1"
