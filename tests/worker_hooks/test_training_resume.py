@@ -74,6 +74,7 @@ def test_a_sound_resume_reports_every_part_and_every_replayed_step(killed: World
             "scheduler",
             "replicas",
             "data_position",
+            "consumed",
             "data_ledger",
             "random_state",
             "layout",

@@ -21,6 +21,7 @@ CHECKS = (
     "optimizer",
     "learning_rate",
     "data_position",
+    "consumed",
     "data_ledger",
     "global_batch",
     "sample_random",

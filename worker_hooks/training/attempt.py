@@ -112,6 +112,7 @@ class Attempt:
         self.accumulation = resumption.accumulation(self._options.accumulation)
         if resumption.source is not None:
             self._saver.start_from(resumption.source.folder, self.completed)
+            self._feeds.take_up(resumption.source.first.data)
             with suppress(OSError, NotNewest):  # room for the next save is not worth this run
                 if self.rank == 0:
                     retention.clear_abandoned(self.folder, self._saver.identity.generation)
@@ -171,10 +172,13 @@ class Attempt:
 
     def open(self, feed: Feed) -> Iterator[Any]:
         """The feed's batches; the first one opened after a load completes the verification."""
-        iterator = feed.open()
-        if self._resumption is not None and not self._resumption.ready:
-            self._resumption.complete(self._tracked, self._feeds.name_of(feed), feed)
-        return iterator
+        resumption = self._resumption
+        if resumption is None or not resumption.ready:
+            iterator = feed.open()
+            if resumption is not None:
+                resumption.complete(self._tracked, self._feeds.name_of(feed), feed)
+            return iterator
+        return resumption.open_later(self._feeds.name_of(feed), feed)
 
     def step(self, loss: Any, metrics: dict[str, Any]) -> None:
         if self._tracked and not self._ready:

@@ -7,14 +7,15 @@
 from collections.abc import Iterator
 from typing import Any
 
-from worker_hooks.training.data import loader_kinds, sample_random
-from worker_hooks.training.data.ledger import Entry, Ledger, alarms, is_sound
+from worker_hooks.training.data import accounting, loader_kinds, sample_random
+from worker_hooks.training.data.epoch_start import EpochStart
+from worker_hooks.training.data.ledger import LEFT_OUT, REPEATED, SKIPPED, UNKNOWN, Entry, Ledger, alarms, is_sound
 from worker_hooks.training.errors import CheckpointError, CheckpointMismatch
 from worker_hooks.training.files.digests import value_digest
 from worker_hooks.training.sabotage import Sabotage
-from worker_hooks.training.state import random_state
 
-Check = tuple[str, str, Any, Any]
+# name, outcome, expected, actual, and for a known mistake its code and why
+Check = tuple[str, str, Any, Any] | tuple[str, str, Any, Any, str, str]
 
 
 class Feed:
@@ -31,8 +32,7 @@ class Feed:
         self._batches = 0  # of this epoch, over all attempts
         self._base, self._base_batches = 0, 0  # where this iteration began: samples consumed, batches
         self._over = False
-        self._epoch_random: random_state.State | None = None
-        self._epoch_generators: dict[str, Any] = {}
+        self._start = EpochStart(loader)
         self._resume: dict[str, Any] | None = None
         self._iterator: Iterator[Any] | None = None
         self._ahead: int | None = 0
@@ -42,6 +42,9 @@ class Feed:
 
     def set_epoch(self, epoch: int) -> None:
         """Also tells whatever the loader has that wants to know."""
+        if self._resume is not None and epoch != self._resume["epoch"]:  # the rest of that epoch was never asked for
+            loader_kinds.restore_generators(self.loader, self._resume.get("generators", {}))
+            self._resume = None
         self._epoch = epoch
         if self._resume is None:
             self._restart()
@@ -54,13 +57,16 @@ class Feed:
     # --- saving -------------------------------------------------------------------------------------------------
 
     def position(self) -> dict[str, Any]:
-        """JSON: where the next batch comes from."""
+        """JSON: where the next batch comes from. What was loaded and not used yet is where it was."""
+        if self._resume is not None:
+            return self._resume
         found = {
             "kind": self.kind,
             "ranks": self._ranks,
             "num_workers": getattr(self.loader, "num_workers", None),
             **self._where(self._next_ids_digest()),
             "over": self._over,
+            "open": self._iterator is not None,
             "global_batch": self.global_batch,
             "prefetched": self._prefetched(),
             "generators": loader_kinds.capture_generators(self.loader),
@@ -71,7 +77,7 @@ class Feed:
         elif self.kind == "dataset":
             found["dataset_state"] = loader_kinds.read_state(self.loader.dataset)
         elif self.kind != "resumable":
-            found |= {"epoch_random": self._epoch_random, "epoch_generators": self._epoch_generators}
+            found |= self._start.record()
         return found
 
     def _where(self, next_ids: str | None) -> dict[str, Any]:
@@ -133,7 +139,18 @@ class Feed:
 
     @property
     def resuming(self) -> bool:
+        """The next iteration continues one that was open at the save, without drawing what it drew at its start."""
+        return self._resume is not None and not self._begins(self._resume)
+
+    @property
+    def pending(self) -> bool:
+        """A place was loaded and the loader not opened since."""
         return self._resume is not None
+
+    def _begins(self, position: dict[str, Any]) -> bool:
+        """Nothing of that epoch had been asked for: to open it is what it would have been."""
+        untouched = not position.get("open", True) and not position["batches"] and not position.get("over")
+        return untouched and self.kind not in ("stateful", "dataset")
 
     def actual(self) -> dict[str, Any]:
         """Where the iteration that was just opened really starts, for the verification."""
@@ -148,15 +165,31 @@ class Feed:
         doubt = sample_random.doubt(self.loader)
         return [*found, *([("sample_random", "DEGRADED", None, doubt)] if doubt else [])]
 
+    def accounted(self, step: int, accumulation: int) -> list[Check]:
+        """The place against `step` updates of `accumulation` batches each. Nothing to say after another batch size, or
+        where an epoch was not trained in order."""
+        faults = sum(self.ledger.totals[kind] for kind in (REPEATED, SKIPPED, UNKNOWN))
+        if self._order is None or faults or self._batch_before != self.global_batch:
+            return []
+        size, share = loader_kinds.batch_size(self.loader), self._order.rest(0)
+        whole = loader_kinds.batches_in(self.loader, share)
+        remainder = max(0, self._order.size - min(whole * size, share) * self._ranks)
+        early = self.ledger.totals[LEFT_OUT] - remainder * (self._epoch + self._over)
+        place = accounting.Place(self._epoch, self._batches, whole, size * self._ranks, early)
+        return [accounting.check(place, step, accumulation)]
+
     def open(self) -> Iterator[Any]:
         """The batches from here to the end of the epoch. What draws random numbers at the start has drawn them on
         return."""
         position, self._resume = self._resume, None
+        if position is not None and self._begins(position):
+            loader_kinds.restore_generators(self.loader, position.get("generators", {}))
+            self._next_ids = self._next_ids_digest()
+            position = None
         if position is None:
             self._restart()
             if self.kind in ("replay", "distributed"):
-                self._epoch_random = random_state.capture()
-                self._epoch_generators = loader_kinds.capture_generators(self.loader)
+                self._start.opening()
             self._begin()
             return self._until_the_end(iter(self.loader))
         self._begin()
@@ -187,12 +220,7 @@ class Feed:
         return self._replay(position)
 
     def _replay(self, position: dict[str, Any]) -> Iterator[Any]:
-        self._epoch_random = position["epoch_random"]
-        self._epoch_generators = position.get("epoch_generators", {})
-        if self._epoch_random is not None:
-            random_state.restore(self._epoch_random)
-        loader_kinds.restore_generators(self.loader, self._epoch_generators)
-        iterator: Iterator[Any] = iter(self.loader)
+        iterator = self._start.iterate_again(position)
         consumed = self._batches
         if self._order is not None:
             consumed = self._base // (self._ranks * loader_kinds.batch_size(self.loader))
@@ -206,6 +234,8 @@ class Feed:
 
     def _deliver(self, iterator: Iterator[Any]) -> Iterator[Any]:
         try:
+            if not self._batches:
+                self._start.first_batch()
             yield from iterator
             self._over = True
             self.ledger.end(self._size)

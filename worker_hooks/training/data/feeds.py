@@ -13,6 +13,12 @@ class Feeds:
         self.by_name = {name: Feed(loader, sabotage) for name, loader in loaders.items()}
         self._delivered = 0  # since the last update
         self._updates: Counter[int] = Counter()
+        self._turns = 0  # epochs that this attempt entered after its first
+        self._steady = True
+
+    def take_up(self, data: Mapping[str, Any]) -> None:
+        """What the attempt before said of its updates, in the manifest's `data`; older ones said nothing."""
+        self._steady = bool(data.get("steady"))
 
     @property
     def first(self) -> Feed | None:
@@ -26,6 +32,7 @@ class Feeds:
         return next(name for name, known in self.by_name.items() if known is feed)
 
     def set_epoch(self, epoch: int) -> None:
+        self._turns += 1
         for feed in self.by_name.values():
             feed.set_epoch(epoch)
 
@@ -48,4 +55,13 @@ class Feeds:
             "loaders": positions,
             "accumulation": next(iter(self._updates.most_common(1)), (accumulation,))[0],
             "accumulation_asked": asked,
+            "steady": self._steady and self._is_steady(),
         }
+
+    def _is_steady(self) -> bool:
+        """Every update took as many batches, but for those at the turn of an epoch: then steps can be multiplied."""
+        if len(self.by_name) != 1:
+            return False
+        usual = max(self._updates.values(), default=0)
+        odd = self._updates.total() - usual
+        return odd <= min(usual - 1, 2 * self._turns) if max(self._updates, default=1) > 1 else odd == 0

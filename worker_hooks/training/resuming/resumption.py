@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ class Resumption:
         self._sabotage = sabotage
         self._demands = demands
         self._suspects: list[str] = []
+        self._checks: list[verify.Check] = []
         self._lease = ExitStack()
         self._set_aside: Callable[[Any, str], None] = lambda folder, reason: None
 
@@ -119,10 +120,11 @@ class Resumption:
         checks = [
             *verify.state_checks(source, tracked, self._coordinator, step=self.step, same_layout=same),
             position,
-            *(verify.Check(*found) for found in (feed.checks() if feed is not None else ())),
+            *self._of_data(source, opened, feed),
             verify.random_check(source, digests, me.world_size),
             layout,
         ]
+        self._checks = checks
         self.report("before_first_step", self.step, checks)
         self._suspects = self._not_equal(tracked, checks)
         source.close()
@@ -132,6 +134,43 @@ class Resumption:
             elastic.scale(tracked.optimizers.values(), tracked.others.values(), self.elastic.lr_factor)
         self.ready = True
         self._telemetry.phase("training")
+
+    def open_later(self, name: str, feed: Feed) -> Iterator[Any]:
+        """A further tracked loader: its place is compared when it is opened, before the first step that uses it.
+
+        One that was open at the save drew its random numbers then; the run's own are left as they are. Each rank by
+        itself: they may open it at different moments. Raises VerificationFailed.
+        """
+        pending, kept = feed.pending, random_state.capture() if feed.resuming else None
+        iterator = feed.open()
+        if kept is not None:
+            random_state.restore(kept)
+        if self.source is not None and pending:
+            self._compare_later(self.source, name, feed)
+        return iterator
+
+    def _compare_later(self, source: Source, name: str, feed: Feed) -> None:
+        same = all(check.outcome != verify.RESHARDED for check in self._checks if check.name == "layout")
+        found = [self._position_check(source, name, feed, same_layout=same), *self._of_data(source, name, feed)]
+        self._checks = [*self._checks, *(replace(check, name=f"{check.name}:{name}") for check in found)]
+        self.report("before_first_step", self.step, self._checks)
+        failed = [check for check in found if check.outcome == verify.FAIL]
+        with self._walking_back(source):
+            if failed:
+                raise VerificationFailed(
+                    f"relume: verification failed: rank {self._identity.rank} opens {name} elsewhere than at the save "
+                    f"of step {self.step}: {failed[0].actual}, expected {failed[0].expected}; not training on",
+                    tuple(check.name for check in failed),
+                )
+
+    def _of_data(self, source: Source, opened: str | None, feed: Feed | None) -> list[verify.Check]:
+        """What became of the samples, and whether the place fits the updates done."""
+        if feed is None:
+            return []
+        data = source.first.data
+        steady = bool(data.get("steady")) and opened == next(iter(data["loaders"]), None)
+        accounted = feed.accounted(self.step, int(data["accumulation"])) if steady else []
+        return [verify.Check(*found) for found in (*accounted, *feed.checks())]
 
     def replayed(self, step: int, loss: float) -> None:
         """Compare a step that was done before; raises VerificationFailed."""
