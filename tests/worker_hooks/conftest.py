@@ -107,7 +107,14 @@ class World:
     def run(self) -> Path:
         return self.root / RUN_ID
 
-    def start(self, script: Path, argv: list[str], ranks: int, env: dict[str, str] | None = None) -> Ranks:
+    def start(
+        self,
+        script: Path,
+        argv: list[str],
+        ranks: int,
+        env: dict[str, str] | None = None,
+        imports: tuple[str, ...] = (),
+    ) -> Ranks:
         self._attempts += 1
         port = free_port()
         logs = [self.folder / f"attempt{self._attempts}.rank{rank}.log" for rank in range(ranks)]
@@ -125,7 +132,8 @@ class World:
             for rank in range(ranks)
         ]
         request = {"script": str(script), "argv": argv, "envs": envs, "logs": [str(log) for log in logs]}
-        return Ranks(self._server, self._server.ask(request, 30)["pids"], logs)
+        request["imports"] = list(imports)
+        return Ranks(self._server, self._server.ask(request, 90)["pids"], logs)
 
     def tiny(self, ranks: int, *, env: dict[str, str] | None = None, **options: Any) -> Ranks:
         options = {"root": str(self.root), "out": str(self.folder / "out"), **options}

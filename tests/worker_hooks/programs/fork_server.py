@@ -1,12 +1,13 @@
 """Starts ranks by forking: torch is imported once per test session, not once per rank (2 s each on 2 cores).
 
-Reads one JSON request per line on stdin: `{"script", "argv", "envs": [one environment per rank], "logs": [...]}` starts
-ranks and answers `{"pids": [...]}`; `{"wait": [pids], "timeout": s}` answers `{"statuses": [...]}` (negative: signal,
-null: still running at the timeout). The server imports and forks; it never runs a tensor operation, which would hang
+Reads one JSON request per line on stdin: `{"script", "argv", "envs": [one environment per rank], "logs": [...],
+"imports": [modules to import first, here]}` starts ranks and answers `{"pids": [...]}`; `{"wait": [pids], "timeout":
+s}` answers `{"statuses": [...]}` (negative: signal, null: still running at the timeout). The server imports and forks; it never runs a tensor operation, which would hang
 its children.
 """
 
 import faulthandler
+import importlib
 import json
 import os
 import runpy
@@ -26,6 +27,8 @@ import worker_hooks.training.run  # noqa: F401
 
 
 def start(request: dict) -> list[int]:
+    for name in request["imports"]:
+        importlib.import_module(name)
     pids = []
     for environment, log in zip(request["envs"], request["logs"], strict=True):
         pid = os.fork()

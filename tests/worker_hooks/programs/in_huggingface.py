@@ -2,13 +2,15 @@
 accumulation, evaluation, early stopping's state, logs over several updates.
 
 argv[1] is JSON, see `DEFAULTS`. Each rank writes `<out>.<rank>.json`: the losses, ids and counters that it saw, and the
-digests of what it ends with. `die` is {"rank", "step"}: that rank (null: each) kills itself after that update.
+digests of what it ends with. `die` is {"rank", "step"}: that rank (null: each) kills itself after that update; at
+`stop_at` the agent asks to stop.
 """
 
 import json
 import os
 import signal
 import sys
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,7 @@ DEFAULTS: dict[str, Any] = {
     "epochs": 3,
     "samples": 42,
     "batch": 4,
-    "every": 3,
+    "every": 1,
     "accumulate": 2,
     "sampler": "framework",
     "max_steps": -1,
@@ -88,6 +90,7 @@ class Watch(TrainerCallback):
     def __init__(self, options: dict[str, Any], rank: int) -> None:
         self.options = options
         self.rank = rank
+        self.relume: Any = None
         self.seen: dict[int, Any] = {}
         self.ids: list[list[int]] = []
         self.losses: list[str] = []
@@ -100,7 +103,14 @@ class Watch(TrainerCallback):
         if die and step == die["step"] and die["rank"] in (self.rank, None):
             os.kill(os.getpid(), signal.SIGKILL)
         if step == self.options["stop_at"]:
-            os.kill(os.getpid(), signal.SIGUSR2)
+            ask_to_stop(self.relume)
+
+
+def ask_to_stop(relume: RelumeCallback) -> None:
+    """As the agent would; goes on when it was heard."""
+    Path(os.environ["RELUME_RUN_DIR"], "control.json").write_text('{"stop": "asked to", "superseded": false}')
+    while not relume.run._attempt._telemetry.control.get("stop"):
+        time.sleep(0.01)
 
 
 def main(options: dict[str, Any]) -> None:
@@ -134,7 +144,8 @@ def main(options: dict[str, Any]) -> None:
     trainer.add_callback(stopping)
     trainer.add_callback(watch)
     if not options["plain"]:
-        RelumeCallback(root=options["root"], checkpoint_every=options["every"]).attach(trainer)
+        saving = {"root": options["root"], "checkpoint_every": options["every"], "asynchronous": False}
+        watch.relume = RelumeCallback(**saving).attach(trainer)
     trainer.train()
     times = ("runtime", "per_second", "total_flos", "train_loss")
     end = {

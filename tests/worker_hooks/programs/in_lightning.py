@@ -2,13 +2,15 @@
 validation, early stopping's state.
 
 argv[1] is JSON, see `DEFAULTS`. Each rank writes `<out>.<rank>.json`: the losses, ids and counters that it saw, and the
-digests of what it ends with. `die` is {"rank", "step"}: that rank (null: each) kills itself after that update.
+digests of what it ends with. `die` is {"rank", "step"}: that rank (null: each) kills itself after that update; at
+`stop_at` the agent asks to stop.
 """
 
 import json
 import os
 import signal
 import sys
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,7 @@ DEFAULTS: dict[str, Any] = {
     "epochs": 3,
     "samples": 44,
     "batch": 4,
-    "every": 3,
+    "every": 1,
     "accumulate": 2,
     "sampler": "framework",
     "validate_every": 1.0,
@@ -68,6 +70,7 @@ class Watch(Callback):
     def __init__(self, options: dict[str, Any], rank: int) -> None:
         self.options = options
         self.rank = rank
+        self.relume: Any = None
         self.seen: dict[int, Any] = {}
         self.hooks: list[str] = []
         self._ids: list[list[int]] = []
@@ -98,7 +101,7 @@ class Watch(Callback):
         if die and step == die["step"] and die["rank"] in (self.rank, None):
             os.kill(os.getpid(), signal.SIGKILL)
         if step == self.options["stop_at"]:
-            os.kill(os.getpid(), signal.SIGUSR2)
+            ask_to_stop(self.relume)
 
 
 def loader(options: dict[str, Any], *, train: bool) -> DataLoader[Any]:
@@ -114,13 +117,22 @@ def loader(options: dict[str, Any], *, train: bool) -> DataLoader[Any]:
     return DataLoader(data, options["batch"], shuffle=train)
 
 
+def ask_to_stop(relume: RelumeCallback) -> None:
+    """As the agent would; goes on when it was heard."""
+    Path(os.environ["RELUME_RUN_DIR"], "control.json").write_text('{"stop": "asked to", "superseded": false}')
+    while not relume.run._attempt._telemetry.control.get("stop"):
+        time.sleep(0.01)
+
+
 def main(options: dict[str, Any]) -> None:
     ranks, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(3)
     module, watch = Module(), Watch(options, rank)
     stopping = EarlyStopping("val", patience=100)
-    relume = [] if options["plain"] else [RelumeCallback(root=options["root"], checkpoint_every=options["every"])]
+    saving = {"root": options["root"], "checkpoint_every": options["every"], "asynchronous": False}
+    relume = [] if options["plain"] else [RelumeCallback(**saving)]
+    watch.relume = next(iter(relume), None)
     trainer = Trainer(
         accelerator="cpu",
         devices=ranks,
@@ -136,7 +148,7 @@ def main(options: dict[str, Any]) -> None:
         default_root_dir=options["root"],
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[watch, stopping, *relume],
+        callbacks=[*relume, watch, stopping],
     )
     torch.manual_seed(100 + rank)
     trainer.fit(module, loader(options, train=True), loader(options, train=False))
