@@ -8,6 +8,11 @@ import torch
 
 from worker_hooks import Run
 from worker_hooks.protocol.manifest import parse_folder
+from worker_hooks.protocol.tiers import SHARED
+from worker_hooks.training.comms import Coordinator
+from worker_hooks.training.resuming.candidates import Source, look_into, manifest_of
+from worker_hooks.training.tiers.nodes import Nodes
+from worker_hooks.training.tiers.sources import Ground, Sources
 
 
 def objects(lr: float = 0.1) -> dict[str, Any]:
@@ -49,6 +54,12 @@ class Saved:
         tracked = objects()
         with Run(root=self.root, checkpoint_every=0, **tracked, **options) as run:
             return run.completed, bits(tracked)
+
+
+def look(folder: Path) -> Source:
+    """What a resume of one rank makes of a checkpoint on shared storage. Raises Damaged."""
+    sources = Sources(Ground(folder.parent, Coordinator(), Nodes(("here",))), folder.name, (SHARED,))
+    return look_into(sources, manifest_of(folder), 0)
 
 
 def save_steps(root: Path, steps: int = 3) -> Saved:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests.worker_hooks.resume_stage import Saved, objects, save_steps
+from tests.worker_hooks.resume_stage import Saved, look, objects, save_steps
 from tests.worker_hooks.share_folder import as_version_1, load_shares, rewrite
+from worker_hooks.training.comms import Coordinator
 from worker_hooks.training.files import reading
 from worker_hooks.training.files.digests import bytes_digest, file_digest, new_hasher
 from worker_hooks.training.files.reading import Reading, Segment
-from worker_hooks.training.resuming.candidates import look_into
 from worker_hooks.training.resuming.live_digests import compare
 from worker_hooks.training.resuming.soundness import Damaged
 from worker_hooks.training.resuming.verify import state_checks
@@ -153,7 +153,7 @@ def test_an_index_that_agrees_with_its_digest_may_still_not_lead_anywhere(
 ) -> None:
     rewrite(saved.folder(1), 0, change, lambda data: None)
     with pytest.raises(Damaged) as caught:
-        look_into(saved.folder(1), 0, 1)
+        look(saved.folder(1))
     assert said in str(caught.value) and str(caught.value).startswith("rank-00000.d/index.json")
 
 
@@ -163,7 +163,7 @@ def test_what_differs_in_memory_is_named(saved: Saved) -> None:
     own = objects()
     tracked.add("model", own["model"])
     tracked.add("optimizer", own["optimizer"])
-    source = look_into(saved.folder(1), 0, 1)
+    source = look(saved.folder(1))
     reader = source.reader()
     keys = source.keys(reader)
     reader.load({keys[f"model/{k}"]: v for k, v in own["model"].state_dict().items()})
@@ -172,6 +172,6 @@ def test_what_differs_in_memory_is_named(saved: Saved) -> None:
     with torch.no_grad():
         own["model"][0].bias[3] += 1.0
     assert compare(reader, keys, live).differing == ["model/0.bias"]
-    outcomes = {check.name: check for check in state_checks(source, tracked, step=1, world_size=1)}
+    outcomes = {check.name: check for check in state_checks(source, tracked, Coordinator(), step=1, same_layout=True)}
     assert (outcomes["parameters"].outcome, outcomes["parameters"].why) == ("FAIL", "model/0.bias")
     assert compare(reader, keys, {"model/unknown": torch.zeros(1)}).elsewhere == ["model/unknown"]

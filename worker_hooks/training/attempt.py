@@ -100,7 +100,7 @@ class Attempt:
             raise CheckpointError("run.restore() was called twice")
         self._feeds = Feeds(self._tracked.loaders, self._sabotage)
         demands = Demands(self._exact, checked(self._options.elastic), self._options.fresh_start)
-        resumption = Resumption(self._saver.identity, self._coordinator, self._telemetry, self._sabotage, demands)
+        resumption = Resumption(self._saver.identity, self._tiers.ground, self._telemetry, self._sabotage, demands)
         self._resumption = resumption
         self._points.compare_with(resumption.replayed)
         self._lint.at_restore()

@@ -1,16 +1,18 @@
 """Which checkpoints a resume may take, and what became of the others."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from worker_hooks.protocol import generations
 from worker_hooks.protocol.manifest import MANIFEST, QUARANTINE, Manifest, RankFile, parse_folder
 from worker_hooks.protocol.messages import MessageError
+from worker_hooks.protocol.tiers import TIERS, Tier, shelf
 from worker_hooks.training.resuming.share_reader import SharesReader
 from worker_hooks.training.resuming.soundness import GONE, Damaged, Problem, gone, inspect
 from worker_hooks.training.saving.shares import own_key
+from worker_hooks.training.tiers.sources import Sources
 
 FAILED_VERIFICATION = "failed verification"
 
@@ -20,12 +22,17 @@ class Source:
     """A checkpoint whose manifest, rank files and indexes match their digests. `own` is this rank's file, `first` rank
     0's; `exact` is False for a rank that is new."""
 
-    folder: Path
+    sources: Sources
     manifest: Manifest
     own: RankFile
     first: RankFile
     exact: bool
     _readers: list[SharesReader]
+
+    @property
+    def folder(self) -> Path:
+        """On shared storage: the checkpoint itself, or its index."""
+        return self.sources.folder
 
     def reader(self) -> SharesReader:
         """Of all its shares. Until `close`."""
@@ -42,37 +49,40 @@ class Source:
         self._readers.clear()
 
 
-def share_folders(folder: Path, manifest: Manifest) -> Mapping[int, Path]:
-    """Where the share of each rank of the save lies, for this rank."""
-    return {ref.rank: folder for ref in manifest.ranks}
-
-
-def look_into(folder: Path, rank: int, world_size: int) -> Source:
-    """What the checkpoint says of itself, compared. This rank will answer for every `world_size`-th share, so that each
-    byte of each share is read and compared by somebody. Raises Damaged, OSError."""
+def manifest_of(folder: Path) -> Manifest:
+    """Raises Damaged, OSError."""
     try:
-        manifest = generations.read_manifest(folder)
+        return generations.read_manifest(folder)
     except MessageError as error:
         raise Damaged([Problem(None, f"{MANIFEST}: {error}")]) from None
     except GONE as error:
         raise Damaged([gone(None, folder, error)]) from None
-    answers = range(rank, manifest.world_size, world_size)
+
+
+def look_into(sources: Sources, manifest: Manifest, rank: int) -> Source:
+    """What the checkpoint says of itself, compared. This rank will read every byte of the shares it answers for, so
+    that each byte of each share is read and compared by somebody. Raises Damaged, OSError."""
+    answers = sources.answers(rank, range(manifest.world_size))
     own, shares = rank if rank < manifest.world_size else 0, []
     files: dict[int, RankFile] = {}
     for ref in manifest.ranks:
-        file, share = inspect(share_folders(folder, manifest)[ref.rank], ref, sizes=ref.rank in answers)
+        file, share = inspect(sources.share(ref.rank), ref, sizes=ref.rank in answers)
         shares.append(share)
         if ref.rank in (own, 0):
             files[ref.rank] = file
-    return Source(folder, manifest, files[own], files[0], own == rank, [SharesReader(shares, answers)])
+    return Source(sources, manifest, files[own], files[0], own == rank, [SharesReader(shares, answers)])
 
 
-def newest(run: Path) -> str | None:
-    """The newest one that counts. Raises OSError, also for a generation file that is broken: nothing is known then."""
+def newest(run: Path, tiers: Sequence[Tier], without: Collection[str] = ()) -> tuple[str, list[Tier]] | None:
+    """The newest one that counts, and on which tiers. Raises OSError, also for a generation file that is broken:
+    nothing is known then."""
     try:
-        return next(iter(generations.accepted_folders(run)), None)
+        counted = {tier: generations.accepted_folders(run, tier) for tier in tiers}
     except MessageError as error:
         raise OSError(f"{run / generations.GENERATIONS}: {error}") from None
+    names = {name for found in counted.values() for name in found}.difference(without)
+    name = max(names, key=lambda name: parse_folder(name) or (0, 0), default=None)
+    return (name, [tier for tier in tiers if name in counted[tier]]) if name is not None else None
 
 
 def may_walk_back(run: Path, folder: str) -> bool:
@@ -80,8 +90,8 @@ def may_walk_back(run: Path, folder: str) -> bool:
     for that since it was saved. Otherwise one defect would use up every checkpoint, attempt by attempt."""
     place = parse_folder(folder)
     try:
-        others = [name for name in generations.accepted_folders(run) if name != folder]
-        failed = [_failed_in(note) for note in run.glob(f"step-*/{QUARANTINE}")]
+        others = [name for tier in TIERS for name in generations.accepted_folders(run, tier) if name != folder]
+        failed = [_failed_in(note) for tier in TIERS for note in shelf(run, tier).glob(f"step-*/{QUARANTINE}")]
     except (OSError, MessageError):
         return False
     return bool(others) and place is not None and all(generation < place[1] for generation in failed)
@@ -118,8 +128,8 @@ def broken_before(run: Path, generation: int) -> str | None:
 
 def bad_checkpoints(run: Path) -> list[str]:
     """Once committed, then found bad: folder and reason, newest first."""
-    found = []
-    for folder in sorted(run.glob("step-*"), key=lambda path: parse_folder(path.name) or (0, 0), reverse=True):
+    found, folders = [], [folder for tier in TIERS for folder in shelf(run, tier).glob("step-*")]
+    for folder in sorted(folders, key=lambda path: parse_folder(path.name) or (0, 0), reverse=True):
         if (folder / MANIFEST).exists() and (folder / QUARANTINE).exists():
             found.append(f"{folder.name}: {_reason(folder / QUARANTINE)}")
     return found

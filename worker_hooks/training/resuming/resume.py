@@ -2,6 +2,8 @@
 
 Rank 0 names the newest candidate. Each rank compares its manifest, rank files and indexes, then loads, and the digests
 are compared while the bytes arrive. What any rank found damaged is set aside with the reason and walked past by all.
+A share may lie on nodes too (`tiers/sources`): a copy there that is bad is left out, and the same checkpoint is tried
+from what is left. One of which a share is nowhere is walked past and not set aside: its node may come back.
 
 A candidate that fails may leave anything in tensors that are alive. That is harmless: an older one is then loaded over
 it whole, or no step is ever taken. Only `fresh_start` could go on with what is there, so with it every byte is compared
@@ -17,12 +19,32 @@ from typing import Any
 import torch
 
 from worker_hooks.protocol import leases
+from worker_hooks.protocol.manifest import Manifest
 from worker_hooks.training.comms import Coordinator
 from worker_hooks.training.errors import CheckpointError, CheckpointMismatch, RestartedFromScratch
-from worker_hooks.training.resuming.candidates import Source, bad_checkpoints, look_into, newest
+from worker_hooks.training.resuming.candidates import Source, bad_checkpoints, look_into, manifest_of, newest
 from worker_hooks.training.resuming.share_reader import SharesReader
 from worker_hooks.training.resuming.soundness import Damaged, Problem
 from worker_hooks.training.state.tracked import Tracked
+from worker_hooks.training.tiers.sources import Ground, Sources
+
+_TRIES = 16  # a node that cannot keep what is brought to it must not be tried for ever
+
+
+class _Again(Exception):
+    """A copy of a share was left out: the same checkpoint from what is left."""
+
+
+class _NotWhole(Exception):
+    """A share is nowhere. That is no damage: it may be back at the next attempt."""
+
+
+class _Found(Exception):
+    """`problems`: by rank."""
+
+    def __init__(self, problems: list[list[Problem]]) -> None:
+        super().__init__("; ".join(dict.fromkeys(problem.said for found in problems for problem in found)))
+        self.problems = problems
 
 
 @dataclass
@@ -30,16 +52,17 @@ class Loading:
     """One resume's load of one rank.
 
     `set_aside(folder, reason)` is called on rank 0 for each checkpoint found bad. `refuse(source)` may raise before
-    anything of it is loaded. `lease` keeps retention away from the chosen one, as long as it is not closed.
+    anything of it is loaded. `lease` keeps retention away from the chosen one, as long as it is not closed. `tell(code,
+    text)` is called on rank 0 with what happened to copies on nodes.
     """
 
-    run: Path
-    coordinator: Coordinator
+    ground: Ground
     tracked: Tracked
     set_aside: Callable[[Path, str], None]
     refuse: Callable[[Source], object] = lambda source: None
     fresh_start: bool = False
     lease: ExitStack = field(default_factory=ExitStack)
+    tell: Callable[[str, str], None] = lambda code, text: None
 
     def newest(self) -> Source | None:
         """Fills the tracked objects; None if the run never had a checkpoint. Collective.
@@ -48,43 +71,77 @@ class Loading:
         a run whose checkpoints are all bad, unless `fresh_start` says that it may begin again at step 0. Objects that
         are others than the stored ones are a CheckpointMismatch on every rank.
         """
-        first = self.coordinator.rank == 0
+        ground, passed = self.ground, dict[str, str]()
         while True:
-            name = self._agreed(lambda: newest(self.run) if first else None)[0]
-            if name is None:
-                bad = self._agreed(lambda: bad_checkpoints(self.run) if first else [])[0]
-                if bad and not self.fresh_start:
-                    raise RestartedFromScratch(bad)
+            found = self._agreed(lambda: newest(ground.run, ground.tiers, passed) if self._first else None)[0]
+            if found is None:
+                bad = self._agreed(lambda: bad_checkpoints(ground.run) if self._first else [])[0]
+                if (bad or passed) and not self.fresh_start:
+                    raise RestartedFromScratch([*passed.values(), *bad])
                 return None
-            candidate = _Candidate(self.run / name, self.coordinator, self.tracked)
-            if first:
-                self.lease.enter_context(leases.reading(candidate.folder))
-            problems = self._load(candidate)
-            if not problems:
-                return candidate.source
+            sources = Sources(ground, *found)
+            try:
+                source = self._from(sources)
+            except _NotWhole as error:
+                source, passed[sources.name] = None, f"{sources.name}: {error}"
+                self._tell("checkpoint_not_whole", [passed[sources.name]])
+            finally:
+                self._tell("checkpoint_copy", sources.said)
+                sources.close()
+            if source is not None:
+                return source
             self.lease.close()
-            if first:
-                self.set_aside(candidate.folder, "; ".join(dict.fromkeys(problem.said for problem in problems)))
 
-    def _load(self, candidate: "_Candidate") -> list[Problem]:
-        """What is wrong with it, as all ranks found; nothing if it is loaded."""
-        if problems := self._together(candidate.look):
-            return problems
+    @property
+    def _first(self) -> bool:
+        return self.ground.coordinator.rank == 0
+
+    def _tell(self, code: str, texts: list[str]) -> None:
+        for text in texts if self._first else ():
+            self.tell(code, text)
+
+    def _from(self, sources: Sources) -> Source | None:
+        """From whichever copies are good; None where the checkpoint was set aside. Raises _NotWhole."""
+        for folder in sources.folders if self._first else ():
+            self.lease.enter_context(leases.reading(folder))
+        for _ in range(_TRIES):
+            candidate = _Candidate(sources, self.ground.coordinator, self.tracked)
+            try:
+                self._load(candidate)
+                return candidate.source
+            except _Again:
+                continue
+            except _Found as found:
+                wrong = sources.blame(found.problems)
+                if candidate.touched and self.fresh_start:
+                    raise CheckpointError(f"{sources.name} changed while it was loaded: {found}; start again") from None
+            if wrong:
+                if self._first:
+                    self.set_aside(sources.folder, "; ".join(dict.fromkeys(wrong)))
+                return None
+        raise _NotWhole(f"no whole one after {_TRIES} tries: {'; '.join(sources.said)}")
+
+    def _load(self, candidate: "_Candidate") -> None:
+        """Raises _Found, _Again or _NotWhole, as all ranks found."""
+        sources = candidate.sources
+        self._together(candidate.read)
+        nowhere = sources.settle(candidate.manifest)
+        if nowhere is not None:
+            raise _NotWhole(nowhere)
+        self._together(candidate.look)
         self.refuse(candidate.source)
-        if problems := self._together(candidate.prepare):
-            return problems
-        if self.fresh_start and (problems := self._together(candidate.verify)):
-            return problems
-        if problems := self._together(candidate.fill):
-            if self.fresh_start:
-                said = "; ".join(problem.said for problem in problems)
-                raise CheckpointError(f"{candidate.folder.name} changed while it was loaded: {said}; start again")
-            return problems
+        self._together(candidate.prepare)
+        if sources.lacking:
+            if not sources.bring(candidate.wanted()):
+                raise _Again
+            candidate.source.reader().find(sources.share)
+        if self.fresh_start:
+            self._together(candidate.verify)
+        self._together(candidate.fill)
         candidate.finish()
-        return []
 
-    def _together(self, act: Callable[[], None]) -> list[Problem]:
-        """What all ranks found damaged. Any other failure of one is the same error on all of them."""
+    def _together(self, act: Callable[[], None]) -> None:
+        """Raises _Found with what all ranks found damaged. Any other failure of one is the same error on all."""
 
         def tried() -> dict[str, Any]:
             try:
@@ -99,15 +156,17 @@ class Loading:
         mismatches = dict.fromkeys(found["mismatch"] for found in said if "mismatch" in found)
         if mismatches:
             raise CheckpointMismatch("; ".join(mismatches))
-        return [Problem(*problem) for found in said for problem in found.get("problems", ())]
+        problems = [[Problem(*problem) for problem in found.get("problems", ())] for found in said]
+        if any(problems):
+            raise _Found(problems)
 
     def _agreed(self, look: Callable[[], Any]) -> list[Any]:
         """Every rank's finding by rank, on every rank. An outage that one rank meets is an error on all of them."""
         try:
             mine = {"found": look()}
         except OSError as error:
-            mine = {"outage": f"rank {self.coordinator.rank}: {error}"}
-        said = self.coordinator.gather(mine)
+            mine = {"outage": f"rank {self.ground.coordinator.rank}: {error}"}
+        said = self.ground.coordinator.gather(mine)
         outages = "; ".join(item["outage"] for item in said if "outage" in item)
         if outages:
             raise CheckpointError(f"storage cannot be read, which says nothing about the checkpoints: {outages}")
@@ -117,17 +176,22 @@ class Loading:
 class _Candidate:
     """One checkpoint, step by step; each raises Damaged or OSError. Nothing is kept of it but `source`."""
 
+    manifest: Manifest
     source: Source
 
-    def __init__(self, folder: Path, coordinator: Coordinator, tracked: Tracked) -> None:
-        self.folder = folder
+    def __init__(self, sources: Sources, coordinator: Coordinator, tracked: Tracked) -> None:
+        self.sources = sources
+        self.touched = False
         self._coordinator = coordinator
         self._tracked = tracked
         self._fill: dict[str, torch.Tensor] = {}
         self._finish: Callable[[dict[str, torch.Tensor]], None] = lambda fill: None
 
+    def read(self) -> None:
+        self.manifest = manifest_of(self.sources.folder)
+
     def look(self) -> None:
-        self.source = look_into(self.folder, self._coordinator.rank, self._coordinator.world_size)
+        self.source = look_into(self.sources, self.manifest, self._coordinator.rank)
 
     def prepare(self) -> None:
         """The tensors to fill. Raises CheckpointMismatch."""
@@ -141,10 +205,17 @@ class _Candidate:
     def verify(self) -> None:
         self.source.reader().verify()
 
+    def wanted(self) -> set[int]:
+        """Of which shares this rank reads something."""
+        return self.source.reader().wanted(self._targets())
+
     def fill(self) -> None:
-        reader = self.source.reader()
-        keys = self.source.keys(reader)
-        reader.load({keys[name]: tensor for name, tensor in self._fill.items()})
+        self.touched = True
+        self.source.reader().load(self._targets())
+
+    def _targets(self) -> dict[str, torch.Tensor]:
+        keys = self.source.keys(self.source.reader())
+        return {keys[name]: tensor for name, tensor in self._fill.items()}
 
     def finish(self) -> None:
         """Hand the full tensors and the plain values to the objects."""

@@ -1,5 +1,6 @@
 """From a checkpoint to the first step: load, warm up, restore the random state, verify. In that order."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 
 from worker_hooks.protocol.losses import read_losses
-from worker_hooks.training.comms import Coordinator
+from worker_hooks.protocol.tiers import SHARED
 from worker_hooks.training.data.feed import Feed
 from worker_hooks.training.errors import VerificationFailed
 from worker_hooks.training.identity import Identity
@@ -21,6 +22,7 @@ from worker_hooks.training.sabotage import Sabotage
 from worker_hooks.training.state import ddp, random_state
 from worker_hooks.training.state.tracked import Tracked
 from worker_hooks.training.telemetry import Telemetry
+from worker_hooks.training.tiers.sources import Ground
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Resumption:
     """One resume of one rank. `ready` only after the verification passed; without a checkpoint it is ready at once."""
 
     def __init__(
-        self, identity: Identity, coordinator: Coordinator, telemetry: Telemetry, sabotage: Sabotage, demands: Demands
+        self, identity: Identity, ground: Ground, telemetry: Telemetry, sabotage: Sabotage, demands: Demands
     ) -> None:
         self.source: Source | None = None
         self.replay = Replay({}, 0, exact=True)
@@ -44,10 +46,12 @@ class Resumption:
         self.max_step_before = 0
         self.ready = False
         self._identity = identity
-        self._coordinator = coordinator
+        self._ground = ground
+        self._coordinator = ground.coordinator
         self._telemetry = telemetry
         self._sabotage = sabotage
         self._demands = demands
+        self._restored: dict[str, Any] = {}
         self._suspects: list[str] = []
         self._checks: list[verify.Check] = []
         self._lease = ExitStack()
@@ -75,13 +79,13 @@ class Resumption:
         self._set_aside = set_aside
         run = self._identity.run
         self.source = Loading(
-            run,
-            self._coordinator,
+            self._ground,
             tracked,
             set_aside,
             refuse=lambda source: self._plan_batches(source, feeds),
             fresh_start=self._demands.fresh_start,
             lease=self._lease,
+            tell=self._tell_copies,
         ).newest()
         if self._identity.rank == 0:
             self._tell_storage(run)
@@ -96,7 +100,8 @@ class Resumption:
         self.elastic = self._plan_batches(self.source, feeds)
         self._take_up(self.source, tracked, feeds)
         self._telemetry.start_step(self.step)
-        self._telemetry.event("loaded", step=self.step, folder=self.source.folder.name)
+        self._restored = self._restored_from(self.source)
+        self._telemetry.event("loaded", step=self.step, folder=self.source.folder.name, **self._restored)
         self._warm_up(self.source, tracked)
 
     def complete(self, tracked: Tracked, opened: str | None, feed: Feed | None) -> None:
@@ -188,6 +193,7 @@ class Resumption:
             step=step,
             outcome=verify.worst(checks),
             checks=[check.record() for check in checks],
+            **self._restored,
         )
 
     def _plan_batches(self, source: Source, feeds: dict[str, Feed]) -> elastic.Plan | None:
@@ -215,7 +221,8 @@ class Resumption:
             yield
         except VerificationFailed as error:
             if source is not None and candidates.may_walk_back(self._identity.run, source.folder.name):
-                self._set_aside(source.folder, f"{candidates.FAILED_VERIFICATION} ({', '.join(error.parts)}): {error}")
+                for folder in source.sources.folders:
+                    self._set_aside(folder, f"{candidates.FAILED_VERIFICATION} ({', '.join(error.parts)}): {error}")
             raise
 
     @staticmethod
@@ -230,9 +237,20 @@ class Resumption:
         the attempt before."""
         self._sign("generation_broken", candidates.broken_before(run, self._identity.generation))
         if self.source is not None:
-            self._sign("checkpoint_pointer", candidates.pointer_problem(run, self.source.folder.name))
+            if SHARED in self.source.sources.tiers:  # the hint is about shared storage
+                self._sign("checkpoint_pointer", candidates.pointer_problem(run, self.source.folder.name))
         elif bad := candidates.bad_checkpoints(run):
             self._sign("restarted_from_scratch", f"RESTARTED_FROM_SCRATCH allowed by fresh_start: {'; '.join(bad)}")
+
+    def _tell_copies(self, code: str, text: str) -> None:
+        print(f"relume: {text}", file=sys.stderr, flush=True)
+        self._sign(code, text)
+
+    @staticmethod
+    def _restored_from(source: Source) -> dict[str, Any]:
+        """How many shares this rank read from where; nothing where all came from shared storage."""
+        places = source.sources.places(source.reader().used)
+        return {} if set(places) <= {"shared"} else {"restored_from": places}
 
     def _sign(self, code: str, raw: str | None) -> None:
         if raw is not None:

@@ -7,7 +7,9 @@ says which files' did not. The files: docs/formats.md section 6.
 
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,6 +40,7 @@ class SharesReader(StorageReader):  # type: ignore[misc]
 
     def __init__(self, shares: Iterable[Share], whole: Collection[int] = ()) -> None:
         self.problems: list[Problem] = []
+        self.used: set[int] = set()  # the shares of which something was read
         self._shares = {share.rank: share for share in shares}
         self._whole = whole
         self._chunks: dict[Place, Chunk] = {}
@@ -51,6 +54,18 @@ class SharesReader(StorageReader):  # type: ignore[misc]
         anything), RuntimeError for a tensor that is not stored."""
         alone(dcp.load, targets, storage_reader=self, planner=DefaultLoadPlanner(allow_partial_load=False))
         self._demand()
+
+    def wanted(self, targets: dict[str, torch.Tensor]) -> set[int]:
+        """Of which ranks' shares a load of these reads something, or this rank all."""
+        planner = DefaultLoadPlanner(allow_partial_load=False)
+        planner.set_up_planner(dict(targets), self.metadata, True)
+        items = planner.create_local_plan().items
+        chunks = [self._chunks[item.storage_index.fqn, tuple(item.storage_index.offset)] for item in items]
+        return {chunk.rank for chunk in chunks}.union(self._whole)
+
+    def find(self, share: Callable[[int], Path]) -> None:
+        """From now on each share is read where this says."""
+        self._shares = {rank: replace(known, folder=share(rank)) for rank, known in self._shares.items()}
 
     def verify(self) -> None:
         """Read what this rank answers for and compare it, touching nothing. Raises OSError, Damaged."""
@@ -137,6 +152,7 @@ class SharesReader(StorageReader):  # type: ignore[misc]
                     wanted, answers = by_file.get((share.rank, entry.name), []), share.rank in self._whole
                     if (wanted or answers) and not entry.name.endswith(f"/{INDEX}"):  # that one was compared before
                         passes.append((share, FilePass(entry, wanted, answers=answers)))
+                        self.used.add(share.rank)
                         self._pass(reading, *passes[-1])
         self.problems += [Problem(share.rank, said) for share, one in passes for said in one.problems()]
 

@@ -14,10 +14,11 @@ from worker_hooks.training.telemetry import Telemetry
 from worker_hooks.training.tiers.exchange import CopyFailed, Exchange
 from worker_hooks.training.tiers.local import LocalTier, Partner
 from worker_hooks.training.tiers.nodes import Nodes
+from worker_hooks.training.tiers.sources import Ground
 
 
 class Tiers:
-    """`local` is None without a node-local tier, `exchange` on a single node."""
+    """`local` is None without a node-local tier, `exchange` on a single node. `ground`: where a resume looks."""
 
     def __init__(
         self, settings: Settings, coordinator: Coordinator, identity: Identity, telemetry: Telemetry, *, keep: int
@@ -29,10 +30,11 @@ class Tiers:
         self._identity = identity
         self._telemetry = telemetry
         _demand_same(coordinator, self.nodes, settings, keep)
+        if settings.local is not None and len(self.nodes.order) > 1:
+            self.exchange = Exchange(coordinator, self.nodes, settings.local, identity.generation)
+        self.ground = Ground(identity.run, coordinator, self.nodes, settings.local, self.exchange)
         if settings.local is None:
             return
-        if len(self.nodes.order) > 1:
-            self.exchange = Exchange(coordinator, self.nodes, settings.local, identity.generation)
         self.local = LocalTier(
             identity,
             settings.local,
