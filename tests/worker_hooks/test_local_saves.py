@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from worker_hooks.protocol.manifest import MANIFEST, rank_file_name
 from worker_hooks.training.errors import CheckpointError
 from worker_hooks.training.files import writing
 from worker_hooks.training.settings import read_settings
+from worker_hooks.training.tiers import local
 from worker_hooks.training.tiers.tiers import Tiers
 
 pytestmark = pytest.mark.torch
@@ -191,6 +193,29 @@ def test_a_local_folder_that_cannot_be_made_costs_no_training(tmp_path: Path, no
     run = train(tmp_path / "root", tmp_path / "nvme", 4)
     assert [record["step"] for record in records(run_dir, "local", "failed")] == [2, 4]
     assert generations.accepted_folders(run) == ["step-00000004.g1"]
+
+
+def test_a_disk_that_does_not_answer_is_given_up_and_shared_storage_has_its_turn(
+    tmp_path: Path, node: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that waits for it would otherwise wait for ever, and no save would begin on any rank."""
+    forever = threading.Event()
+
+    def write(descriptor: int, data: memoryview) -> int:
+        if str(Path(f"/proc/self/fd/{descriptor}").readlink()).startswith(str(node)):
+            forever.wait(60)
+        return os.write(descriptor, data)
+
+    monkeypatch.setattr(writing, "write", write)
+    monkeypatch.setattr(local, "time_for", lambda size: 0.5)
+    run = train(tmp_path / "root", tmp_path / "nvme", 8)
+    forever.set()
+    failed = records(run_dir, "local", "failed")
+    assert [record["step"] for record in failed] == [2, 4, 6, 8]
+    assert f"{node / run.name} did not answer for 0 s" in failed[0]["reason"]
+    assert "nothing more is tried there" in failed[1]["reason"]
+    assert generations.accepted_folders(run) == ["step-00000008.g1", "step-00000004.g1"]
+    assert local_steps(run) == []
 
 
 # --- two nodes --------------------------------------------------------------------------------------------------------
