@@ -33,7 +33,7 @@ class Framework:
         self, world: World, whole: list[dict[str, Any]], step: int, **options: Any
     ) -> tuple[list[dict[str, Any]], list[list[dict[str, Any]]]]:
         """Killed after update `step`, which is not saved, then run to the end: what each rank wrote, and its
-        verification records. A rank that is killed may not have written its last losses, so they are taken from `whole`."""
+        verification records. A killed rank may not have written its last losses, so they are taken from `whole`."""
         ranks = len(whole)
         recorded = [{number: local(seen["losses"]) for number, seen in mine["seen"].items()} for mine in whole]
         started = self.start(world, "again", ranks, die={"rank": None, "step": step}, **options)

@@ -2,8 +2,8 @@
 
 Reads one JSON request per line on stdin: `{"script", "argv", "envs": [one environment per rank], "logs": [...],
 "imports": [modules to import first, here]}` starts ranks and answers `{"pids": [...]}`; `{"wait": [pids], "timeout":
-s}` answers `{"statuses": [...]}` (negative: signal, null: still running at the timeout). The server imports and forks; it never runs a tensor operation, which would hang
-its children.
+s}` answers `{"statuses": [...]}` (negative: signal, null: still running at the timeout). The server imports and forks;
+it never runs a tensor operation, which would hang its children.
 """
 
 import faulthandler
