@@ -16,7 +16,7 @@ from controller.ingest.ranges import INT32, INT64, LAST_YEAR, TEXT, check_node_n
 from controller.ingest.signs import sign_note
 from worker_hooks.protocol import exit_codes
 from worker_hooks.protocol.messages import Message, MessageError, Record
-from worker_hooks.protocol.tiers import SHARED
+from worker_hooks.protocol.tiers import PLACES, SHARED
 
 LOG_TAIL_CHARS = 16384
 CHECKS_A_RECORD = 32
@@ -177,10 +177,17 @@ def _verification(changes: Changes, message: Message, record: Record, at: dateti
             "step": body["step"],
             "outcome": body["outcome"],
             "checks": [_check(check) for check in body["checks"][:CHECKS_A_RECORD]],
+            "restored_from": _places(body.get("restored_from")),
             "at": at.timestamp(),
             "node": message.node,
         }
     )
+
+
+def _places(told: Any) -> dict[str, int]:
+    """How many shares that rank read from where; {} where all came from shared storage."""
+    counts = {place: whole(told.get(place), INT32) for place in PLACES} if isinstance(told, dict) else {}
+    return {place: count for place, count in counts.items() if count}
 
 
 def _probe(changes: Changes, message: Message, record: Record, at: datetime) -> None:

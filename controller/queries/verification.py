@@ -3,11 +3,13 @@
 A line is as good as its worst rank, and a rank that has not reported is waited for, never assumed.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from worker_hooks.protocol.records import CHECKS, OUTCOMES
+from worker_hooks.protocol.tiers import PLACES
 
 STAGES = ("before_first_step", "replay")
 _WORST = {outcome: rank for rank, outcome in enumerate(OUTCOMES)}
@@ -30,13 +32,14 @@ class CheckLine:
 @dataclass(frozen=True)
 class Verification:
     """`outcome`: PASS, DEGRADED, RESHARDED, FAIL, or empty while it is not known. `waiting`: ranks without a word on a
-    stage."""
+    stage. `restored`: how many shares all ranks together read from where, where any came from a node."""
 
     outcome: str
     lines: tuple[CheckLine, ...]
     ranks: int
     world_size: int | None
     stages: tuple[str, ...]
+    restored: tuple[tuple[str, int], ...] = ()
 
     @property
     def agreeing(self) -> int:
@@ -70,7 +73,18 @@ def fold(checks: Mapping[str, Any], world_size: int | None) -> Verification:
     worst = max(outcomes, key=_WORST.__getitem__, default="")
     whole = worst == "FAIL" or (ranks >= (world_size or 1) and "before_first_step" in stages)
     ordered = tuple(s for s in STAGES if s in stages)
-    return Verification(worst if whole else "", lines, ranks, world_size, ordered)
+    return Verification(worst if whole else "", lines, ranks, world_size, ordered, _restored(checks))
+
+
+def _restored(checks: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    """Of each rank the newest word, whichever stage said it."""
+    totals: Counter[str] = Counter()
+    for of_rank in checks.values():
+        records = list(of_rank.values()) if isinstance(of_rank, Mapping) else []
+        told = [record.get("restored_from") for record in records if isinstance(record, Mapping)]
+        places = next((found for found in told if isinstance(found, Mapping)), {})
+        totals.update({place: places[place] for place in PLACES if isinstance(places.get(place), int)})
+    return tuple((place, totals[place]) for place in PLACES if totals[place])
 
 
 def from_lines(lines: Iterable[Any]) -> Verification:

@@ -9,6 +9,7 @@ from controller.queries.verification import CheckLine, Verification, fold, from_
 from dashboard import formats, words
 from dashboard.words import Word
 
+PLACES = {"local": "on their own node", "peer": "brought from another node", "shared": "from shared storage"}
 PASSED = ("PASS", "DEGRADED", "RESHARDED")
 
 
@@ -32,7 +33,7 @@ def same_run(recovery: Recovery | None, awaited: bool) -> SameRun:
     """`awaited`: something was requeued, so that an answer will come."""
     found = _verification(recovery)
     word, answer = _answer(recovery, found, awaited)
-    return SameRun(word, answer, [_verify_line(line) for line in found.lines] if found is not None else [])
+    return SameRun(word, answer, _lines(found) if found is not None else [])
 
 
 def _verification(recovery: Recovery | None) -> Verification | None:
@@ -59,6 +60,15 @@ def _answer(recovery: Recovery | None, found: Verification | None, awaited: bool
     if stamped:
         return Word("", "ok", "ok"), f"Yes, {agree}"
     return Word("", "run", "shield"), f"So far yes, {agree}; the repeated steps are still compared"
+
+
+def _lines(found: Verification) -> list[VerifyLine]:
+    """The checks, and where the bytes came from where any were read on a node."""
+    lines = [_verify_line(line) for line in found.lines]
+    if found.restored:
+        shares = [f"{formats.whole(count)} {PLACES[place]}" for place, count in found.restored]
+        lines.append(VerifyLine(Word("", "ok", "shield"), "Shares read", ", ".join(shares)))
+    return lines
 
 
 def _verify_line(line: CheckLine) -> VerifyLine:

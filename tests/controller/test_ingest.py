@@ -131,6 +131,21 @@ def test_a_failed_verification_is_not_covered_by_a_later_pass(make_job: Any) -> 
     assert (replay["outcome"], replay["records"], replay["checks"][0]["name"]) == ("FAIL", 3, "parameters")
 
 
+def test_where_a_rank_read_its_shares_is_kept_and_what_is_no_count_is_left_out(make_job: Any) -> None:
+    make_job()
+    told = [{"local": 1, "peer": 2, "cloud": 3}, {"local": True, "peer": -1, "shared": "4"}, "nowhere"]
+    records = [
+        {**b.verification(1, rank=1), "restored_from": told[0]},
+        {**b.verification(2, rank=2), "restored_from": told[1]},
+        {**b.verification(3, rank=3), "restored_from": told[2]},
+        b.verification(4, rank=4),
+    ]
+    acked(b.message(*records))
+    checks = Attempt.objects.get().checks
+    found = {rank: stages["before_first_step"]["restored_from"] for rank, stages in checks.items()}
+    assert found == {"1": {"local": 1, "peer": 2}, "2": {}, "3": {}, "4": {}}
+
+
 def test_checkpoints_are_one_row_a_folder_and_quarantine_is_final(make_job: Any) -> None:
     make_job()
     good = {"step": 100, "folder": "step-00000100.g1", "state": "committed", "bytes": 5000, "blocked_s": 0.1}

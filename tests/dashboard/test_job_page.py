@@ -57,6 +57,17 @@ def test_incidents_show_evidence_actions_and_checks(ada: Client, story: Story) -
     assert f"Not seen, and so part of the phase after it: {missing}." in words
 
 
+def test_where_the_shares_of_the_resumed_checkpoint_were_read_is_said_where_any_came_from_a_node(
+    ada: Client, story: Story
+) -> None:
+    assert "Shares read" not in page(ada)
+    attempt = story.attempts[2]
+    for rank, places in (("0", {"local": 1}), ("1", {"local": 1, "peer": 2}), ("2", {})):
+        attempt.checks[rank]["before_first_step"]["restored_from"] = places
+    attempt.save()
+    assert "Shares read : 2 on their own node, 2 brought from another node" in page(ada)
+
+
 def test_a_back_off_says_until_when_and_why(ada: Client, story: Story) -> None:
     action = story.incident.actions.get(kind="requeue_excluding")
     action.state, action.stage, action.outcome = "ready", "", ""

@@ -9,6 +9,8 @@ Tier = Literal["shared", "local"]
 SHARED: Tier = "shared"
 LOCAL: Tier = "local"
 TIERS: tuple[Tier, ...] = (SHARED, LOCAL)
+# Where a resume read a share: on its own node, brought from another one, or on shared storage.
+PLACES = ("local", "peer", "shared")
 
 
 def shelf(run: Path, tier: Tier) -> Path:
