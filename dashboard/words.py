@@ -83,7 +83,7 @@ ACTION = {
 CHECK = {
     "PASS": Word("agrees", "ok", "ok"),
     "DEGRADED": Word("agrees within limits", "warn", "warn"),
-    "RESHARDED": Word("on another number of ranks", "warn", "warn"),
+    "RESHARDED": Word("on another layout", "warn", "warn"),
     "FAIL": Word("differs", "bad", "bad"),
 }
 
@@ -93,10 +93,12 @@ CHECK_NAMES = {
     "optimizer": "Optimizer",
     "learning_rate": "Learning rate",
     "data_position": "Data position",
+    "consumed": "Samples against steps",
     "data_ledger": "Samples seen once",
     "sample_random": "Augmentation",
     "global_batch": "Global batch",
     "random_state": "Random state",
+    "replicas": "Replicas at the save",
     "layout": "Layout",
     "loss": "Loss",
 }

@@ -1,10 +1,12 @@
 """One training job as JSON, for scripts and for the demo's story: what the page shows, without the curve."""
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
 from controller.models import Attempt, Checkpoint, Incident, Recovery, TrainingJob
-from controller.queries.job import newest_checkpoints
+from controller.queries import asked_saves
+from controller.queries.job import commits_of, newest_checkpoints
 from controller.queries.phases import TENTHS, phases_of
 
 NEWEST_CHECKPOINTS = 20
@@ -16,6 +18,7 @@ def job_json(job: TrainingJob, now: datetime) -> dict[str, Any]:
     incidents = list(job.incidents.prefetch_related("evidence", "actions").order_by("-detected_at", "-pk"))
     recoveries = list(Recovery.objects.filter(training_job=job).select_related("from_attempt", "to_attempt"))
     attempts = list(job.attempts.order_by("generation"))
+    commits = commits_of(job)
     return {
         "now": now.timestamp(),
         "run_id": job.run_id,
@@ -33,7 +36,7 @@ def job_json(job: TrainingJob, now: datetime) -> dict[str, Any]:
         "step_at": _at(job.step_at),
         "total_steps": job.total_steps,
         "saving": job.saving or None,
-        "attempts": [_attempt(attempt) for attempt in attempts],
+        "attempts": [_attempt(attempt, commits.get(attempt.generation, [])) for attempt in attempts],
         "verification": _verification(attempts),
         "incident": _incident(incidents[0]) if incidents else None,
         "incidents": [{"id": i.pk, "state": i.state, "cause": i.cause, "summary": i.summary} for i in incidents],
@@ -46,7 +49,7 @@ def _at(time: datetime | None) -> float | None:
     return None if time is None else time.timestamp()
 
 
-def _attempt(attempt: Attempt) -> dict[str, Any]:
+def _attempt(attempt: Attempt, commits: list[tuple[int, float]]) -> dict[str, Any]:
     stamps = ("launched", "rendezvous", "loaded", "warmed_up", "first_step", "first_new_step", "finished", "ended")
     return {
         "generation": attempt.generation,
@@ -64,6 +67,8 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "created_at": _at(attempt.created_at),
         **{f"{name}_at": _at(getattr(attempt, f"{name}_at")) for name in stamps},
         "exits": attempt.exits,
+        "asked_saves": asdict(asked_saves.fold(attempt.saving, commits, _at(attempt.ended_at))),
+        "saving": {name: attempt.saving.get(name) for name in ("left_out", "in_pieces", "linked_bytes", "waived")},
     }
 
 

@@ -42,7 +42,7 @@ class ProbeAnswer:
 class Changes:
     """Everything that a message's new records change. `decisive`: the sweep should look now, not at its next tick.
     `losses`: rank 0's points; `not_finite`: (rank, metric, first step) of numbers that are none. `work`: by
-    rank, the seconds of its own work by step; `roles`: by rank."""
+    rank, the seconds of its own work by step; `roles`: by rank. `saving`: `ingest.saves`."""
 
     stamps: dict[str, datetime] = field(default_factory=dict)
     exits: list[dict[str, Any]] = field(default_factory=list)
@@ -59,6 +59,7 @@ class Changes:
     run_facts: dict[str, Any] = field(default_factory=dict)
     unknown: dict[str, int] = field(default_factory=dict)
     lost: dict[str, int] = field(default_factory=dict)
+    saving: dict[str, Any] = field(default_factory=dict)
     start_step: int | None = None
     start_folder: str = ""
     world_size: int | None = None
@@ -77,7 +78,7 @@ class Changes:
     def touches_attempt(self) -> bool:
         """Anything besides the step, which has its own cheap conditional write."""
         told = self.stamps or self.exits or self.checks or self.log_tails or self.losses or self.not_finite
-        return bool(told or self.world_size or self.start_step is not None)
+        return bool(told or self.saving or self.world_size or self.start_step is not None)
 
     @property
     def touches_facts(self) -> bool:

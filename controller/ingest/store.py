@@ -11,13 +11,14 @@ from typing import Any
 
 from django.db.models import Case, F, Max, Q, Value, When
 
-from controller.ingest import losses
+from controller.ingest import losses, saves
 from controller.ingest.changes import Changes, CheckpointNote, ProbeAnswer
 from controller.models import AgentReport, Attempt, Checkpoint, MetricChunk, NodeCheck, TrainingJob
 from controller.slurm import hostlist
 from worker_hooks.protocol.machine import encode_machine
 from worker_hooks.protocol.manifest import parse_folder
 from worker_hooks.protocol.messages import Message, MessageError, encode_rank
+from worker_hooks.protocol.records import OUTCOMES
 
 MAX_NODES = 65536
 MAX_RANK_ROWS = 16384
@@ -211,6 +212,9 @@ def save_attempt(attempt: Attempt, changes: Changes) -> None:
     if changes.losses or changes.not_finite:
         row.losses = losses.merged(row.losses, changes)
         columns.add("losses")
+    if changes.saving:
+        row.saving = saves.merged(row.saving, changes)
+        columns.add("saving")
     if changes.log_tails:
         merged = row.log_tail | changes.log_tails
         row.log_tail = dict(list(merged.items())[:MAX_LOG_TAILS])
@@ -231,7 +235,8 @@ def _with_exits(known: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[
 
 
 def _with_checks(known: dict[str, Any], new: list[dict[str, Any]]) -> dict[str, Any]:
-    """{rank: {stage: newest verification}}; a FAIL stays, whatever passes after it. `records` counts them all."""
+    """{rank: {stage: newest of the worst verifications}}: what passes later hides no spike and no band. A newer record
+    before the first step holds everything that the older one did. `records` counts them all."""
     checks = {rank: dict(stages) for rank, stages in known.items()}
     for item in new:
         rank, stage = str(item["rank"]), item["stage"]
@@ -239,7 +244,8 @@ def _with_checks(known: dict[str, Any], new: list[dict[str, Any]]) -> dict[str, 
             continue
         stages = checks.setdefault(rank, {})
         before = stages.get(stage)
-        kept = before if before is not None and before["outcome"] == "FAIL" else item
+        worse = before is not None and OUTCOMES.index(before["outcome"]) > OUTCOMES.index(item["outcome"])
+        kept = before if before is not None and worse else item
         stages[stage] = {**kept, "records": (before["records"] if before else 0) + 1}
     return checks
 

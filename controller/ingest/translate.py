@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from controller.clock import aware
-from controller.ingest import losses, work
+from controller.ingest import losses, saves, work
 from controller.ingest.changes import Changes, CheckpointNote, Points, ProbeAnswer
 from controller.ingest.importance import HARD, order_of
 from controller.ingest.ranges import INT32, INT64, LAST_YEAR, TEXT, check_node_name, when, whole
@@ -32,7 +32,7 @@ STAMPS = {
     "first_new_step": "first_new_step_at",
     "finished": "finished_at",
 }
-SILENT_EVENTS = frozenset({"agent_started", "generation_minted", "save_asked", "stopped"})
+SILENT_EVENTS = frozenset({"agent_started", "generation_minted", "stopped"})
 DECISIVE_EVENTS = frozenset({"rank_exited", "first_step", "first_new_step", "finished", "stopped"})
 _AFTER_LOADING = frozenset({"warming_up", "training", "saving", "evaluation", "finished"})
 MEANINGS = {
@@ -131,6 +131,8 @@ def _event(changes: Changes, message: Message, record: Record, at: datetime) -> 
         changes.reached(int(data["step"]), at)
     elif name in ("dropped", "set_aside"):
         changes.lost[name] = changes.lost.get(name, 0) + (whole(data.get("records"), INT32) or 1)
+    elif name in ("save_asked", "save_begun"):
+        saves.note_event(changes, name, data, at)
     elif name not in STAMPS and name not in SILENT_EVENTS:
         changes.count_unknown(f"event {name}")
 
@@ -151,6 +153,7 @@ def _exit(message: Message, rank: int | None, data: dict[str, Any], at: datetime
 
 def _checkpoint(changes: Changes, message: Message, record: Record, at: datetime) -> None:
     body = record.body
+    saves.note_checkpoint(changes, body)
     changes.checkpoints.append(
         CheckpointNote(
             folder=body["folder"],
@@ -201,6 +204,7 @@ def _probe(changes: Changes, message: Message, record: Record, at: datetime) -> 
 
 
 def _run_facts(changes: Changes, message: Message, record: Record, at: datetime) -> None:
+    saves.note_facts(changes, record.body)
     work.note_role(changes, record.body.get("rank"), record.body.get("role"))
     for key, value in record.body.items():
         if key not in ("rank", "role") and value is not None and len(key) <= 64 and len(changes.run_facts) < FACTS:
@@ -208,7 +212,8 @@ def _run_facts(changes: Changes, message: Message, record: Record, at: datetime)
 
 
 def _check(check: dict[str, Any]) -> dict[str, Any]:
-    return {key: _scalar(check.get(key)) for key in ("name", "outcome", "expected", "actual")}
+    plain = {key: _scalar(check.get(key)) for key in ("name", "outcome", "expected", "actual")}
+    return plain | {key: _scalar(check[key]) for key in ("code", "why") if check.get(key) is not None}
 
 
 def _scalar(value: Any) -> Any:

@@ -49,6 +49,7 @@ class JobStory:
     loss: LatestLoss | None
     spent: Spent
     tenants: dict[int, list[Tenant]]  # by node id, of the nodes that its incidents hold
+    commits: dict[int, list[tuple[int, float]]]  # by generation: step and time
     quiet_nodes: list[Node]  # of the newest attempt, with flags that may excuse a silence
 
     @property
@@ -93,6 +94,7 @@ def story_of(job: TrainingJob, now: datetime, user: Any) -> JobStory:
         loss=_latest_loss(job, attempts),
         spent=past.spent(past.read([job]).get(job.pk, []), attempts),
         tenants=tenants_of(user, (hold.node for incident in incidents for hold in incident.holds.all())),
+        commits=commits_of(job),
         quiet_nodes=_quiet_nodes(job, newest),
     )
 
@@ -126,6 +128,15 @@ def _checkpoints(job: TrainingJob, attempts: list[Attempt]) -> list[Checkpoint]:
     folders = [a.start_folder for a in attempts if a.start_folder]
     began = job.checkpoints.filter(folder__in=folders).exclude(pk__in=[c.pk for c in newest])
     return newest + list(began.order_by("-step", "-generation"))
+
+
+def commits_of(job: TrainingJob) -> dict[int, list[tuple[int, float]]]:
+    """(step, when) of what is committed on shared storage, by generation."""
+    found: dict[int, list[tuple[int, float]]] = {}
+    rows = job.checkpoints.filter(state="committed", tier=SHARED).values_list("generation", "step", "committed_at")
+    for generation, step, at in rows:
+        found.setdefault(generation, []).append((step, at.timestamp()))
+    return found
 
 
 def _latest_loss(job: TrainingJob, attempts: list[Attempt]) -> LatestLoss | None:

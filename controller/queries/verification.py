@@ -17,7 +17,8 @@ _WORST = {outcome: rank for rank, outcome in enumerate(OUTCOMES)}
 
 @dataclass(frozen=True)
 class CheckLine:
-    """`outcome`: PASS, DEGRADED, RESHARDED or FAIL. `expected` and `actual` are of the worst rank, or shared by all."""
+    """`outcome`: PASS, DEGRADED, RESHARDED or FAIL. `expected`, `actual`, `code` (a mistake known by name) and `why`
+    are of the worst rank, or shared by all."""
 
     name: str
     outcome: str
@@ -27,6 +28,8 @@ class CheckLine:
     expected: str
     actual: str
     same_everywhere: bool
+    code: str = ""
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,8 @@ def _line(name: str, found: list[tuple[int, Mapping[str, Any]]]) -> CheckLine:
         expected=_text(worst.get("expected")),
         actual=_text(worst.get("actual")),
         same_everywhere=same,
+        code=_text(worst.get("code")),
+        why=_text(worst.get("why")),
     )
 
 
@@ -122,7 +127,8 @@ def _rank(raw: object) -> int:
 
 
 def _position(name: str) -> tuple[int, str]:
-    return (CHECKS.index(name) if name in CHECKS else len(CHECKS), name)
+    kind = name.partition(":")[0]
+    return (CHECKS.index(kind) if kind in CHECKS else len(CHECKS), name)
 
 
 def _text(value: object) -> str:

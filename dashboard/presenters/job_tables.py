@@ -11,6 +11,8 @@ from controller.models import Attempt, Checkpoint
 from controller.queries.job import JobStory
 from controller.slurm.hostlist import fold
 from dashboard import formats, words
+from dashboard.presenters import attempt_saves
+from dashboard.presenters.same_run import SameRun, of_attempt
 from dashboard.words import Word
 
 
@@ -27,6 +29,9 @@ class AttemptRow:
     because: str
     incident: int | None
     reached_slurm: bool
+    same_run: SameRun | None
+    saves: list[str]
+    saves_word: Word | None
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,9 @@ def attempt_row(story: JobStory, k: int) -> AttemptRow:
         because=because,
         incident=incident.pk if incident is not None else None,
         reached_slurm=bool(attempt.slurm_job_id),
+        same_run=of_attempt(attempt),
+        saves=attempt_saves.sentences(story, attempt),
+        saves_word=attempt_saves.word(story, attempt),
     )
 
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from controller.models import Recovery
+from controller.models import Attempt, Recovery
 from controller.queries.verification import CheckLine, Verification, fold, from_lines
 from dashboard import formats, words
 from dashboard.words import Word
 
 PLACES = {"local": "on their own node", "peer": "brought from another node", "shared": "from shared storage"}
 PASSED = ("PASS", "DEGRADED", "RESHARDED")
+ANSWERS = {
+    "PASS": "The same run",
+    "DEGRADED": "The same run within limits",
+    "RESHARDED": "The same state on another layout",
+    "FAIL": "Another run",
+}
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,19 @@ def same_run(recovery: Recovery | None, awaited: bool) -> SameRun:
     return SameRun(word, answer, _lines(found) if found is not None else [])
 
 
+def of_attempt(attempt: Attempt) -> SameRun | None:
+    """What this attempt's own checks say; None where it resumed nothing."""
+    if not attempt.checks:
+        return None
+    found = fold(attempt.checks, attempt.world_size)
+    lines = _lines(found)
+    if not found.outcome:
+        ranks = f"{found.ranks} of {found.world_size or found.ranks} ranks"
+        return SameRun(Word("", "run", "shield"), f"So far {ranks} have compared", lines)
+    word = words.CHECK[found.outcome]
+    return SameRun(word, f"{ANSWERS[found.outcome]}, {found.agreeing} of {len(found.lines)} agree", lines)
+
+
 def _verification(recovery: Recovery | None) -> Verification | None:
     to_attempt = recovery.to_attempt if recovery is not None else None
     if to_attempt is not None and to_attempt.checks:
@@ -54,7 +73,7 @@ def _answer(recovery: Recovery | None, found: Verification | None, awaited: bool
         return Word("", "bad", "bad"), f"No, {len(found.lines) - found.agreeing} of {len(found.lines)} differ"
     stamped = recovery is not None and (recovery.verification in PASSED or "verified" in recovery.stamps)
     if stamped and found.outcome == "RESHARDED":
-        return Word("", "warn", "warn"), f"Yes, on another number of ranks; {agree}"
+        return Word("", "warn", "warn"), f"Yes, on another layout; {agree}"
     if stamped and found.outcome == "DEGRADED":
         return Word("", "warn", "warn"), f"Yes, within limits; {agree}"
     if stamped:
@@ -72,10 +91,12 @@ def _lines(found: Verification) -> list[VerifyLine]:
 
 
 def _verify_line(line: CheckLine) -> VerifyLine:
-    name = words.CHECK_NAMES.get(line.name, line.name.replace("_", " ").capitalize())
+    kind, _, of = line.name.partition(":")
+    name = words.CHECK_NAMES.get(kind, kind.replace("_", " ").capitalize()) + (f" ({of})" if of else "")
     ranks = f"{line.agreeing} of {line.ranks} rank{'' if line.ranks == 1 else 's'}"
     if line.outcome != "PASS":
-        text = f"rank {line.worst_rank}: {_short(line.actual)}, expected {_short(line.expected)}; {ranks} agree"
+        seen = line.why or f"{_short(line.actual)}, expected {_short(line.expected)}"
+        text = f"rank {line.worst_rank}: {f'{line.code}, ' if line.code else ''}{seen}; {ranks} agree"
     elif line.same_everywhere and line.expected == line.actual and _readable(line.actual):
         text = f"{formats.recorded(line.actual)} = what was recorded, {ranks}"
     else:

@@ -57,10 +57,10 @@ def test_a_signal_to_one_rank_is_one_save_of_all_and_training_goes_on(world: Wor
     until(lambda: saved(world), running)
     (folder,) = saved(world)
     assert missing_ranks(world.run / folder, ranks) == []
-    asked = [e for rank in range(ranks) for e in world.events(run_dir, rank) if e.get("name") == "save_asked"]
-    assert {(e["data"]["why"], f"step-{e['data']['step']:08d}.g1") for e in asked} == {
-        ("the signal before the end", folder)
-    }
+    told = [e for rank in range(ranks) for e in world.events(run_dir, rank) if "name" in e]
+    begun = {(e["data"]["why"], f"step-{e['data']['step']:08d}.g1") for e in told if e["name"] == "save_begun"}
+    assert begun == {("the signal before the end", folder)}
+    assert [(e["rank"], e["data"]["kind"]) for e in told if e["name"] == "save_asked"] == [(ranks - 1, "signal")]
     os.kill(running.pids[-1], signal.SIGUSR2)
     until(lambda: len(saved(world)) == 2, running)
     tell(run_dir, stop="enough")
@@ -114,6 +114,31 @@ def test_the_interval_of_the_controller_is_kept(monkeypatch: pytest.MonkeyPatch)
     assert found.due(7, last=False) is None
     now[0] += 121.0
     assert found.due(8, last=False) is not None
+
+
+def test_what_is_asked_for_during_a_step_that_never_ends_is_told_all_the_same() -> None:
+    """R31: 6 preemptions and no save in time must not look like no preemption."""
+    told: list[tuple[str, str]] = []
+    control: dict[str, Any] = {}
+    found = Occasions(
+        0,
+        rank=0,
+        world_size=1,
+        generation=1,
+        completed=lambda: 0,
+        control=lambda: control,
+        told=lambda kind, what: told.append((kind, what)),
+    )
+    found.start()
+    control["save"] = "request 1"
+    os.kill(os.getpid(), signal.SIGUSR2)
+    deadline = time.monotonic() + 20.0
+    while len(told) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    found.close()
+    assert sorted(told) == [("asked", "request 1"), ("signal", "1")]
+    plan = found.due(1, last=False)
+    assert plan is not None and len(told) == 2, "nothing is told twice"
 
 
 @pytest.mark.parametrize(("every", "steps"), [(0, [10]), (4, [4, 8, 10])])

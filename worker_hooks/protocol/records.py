@@ -44,6 +44,7 @@ EVENTS = (
     "stopped",
     "rank_log",
     "save_asked",
+    "save_begun",
 )
 
 

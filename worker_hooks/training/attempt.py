@@ -71,6 +71,7 @@ class Attempt:
             generation=self.generation,
             completed=lambda: self.completed,
             control=lambda: self._telemetry.control,
+            told=lambda kind, what: self._telemetry.event("save_asked", kind=kind, id=what, step=self.completed),
         )
         self._looked_at = 0
         self._stopping = False
@@ -214,7 +215,7 @@ class Attempt:
         locally = self._occasions.due_locally(self.completed)
         if plan is not None:
             if plan.why:
-                self._telemetry.event("save_asked", step=self.completed, why=plan.why)
+                self._telemetry.event("save_begun", step=self.completed, why=plan.why)
             # What was asked for goes to shared storage alone: time may be short.
             both = locally and not plan.why
             must = bool(plan.why) or self.completed == self._options.total_steps

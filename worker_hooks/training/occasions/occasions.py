@@ -49,7 +49,8 @@ class Warned:
 
 class Occasions:
     """`every`: updates, 0 for never, or AUTO. `local_every`: updates, 0 for never: every rank counts them for itself,
-    so nobody has to agree. `control`: what the agent's control file says now."""
+    so nobody has to agree. `control`: what the agent's control file says now. `told(kind, id)`, from any thread: a save
+    was asked for."""
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class Occasions:
         generation: int,
         completed: Callable[[], int],
         control: Callable[[], Mapping[str, Any]],
+        told: Callable[[str, str], None] = lambda kind, what: None,
     ) -> None:
         if isinstance(every, str) and every != AUTO:
             raise ValueError(f"checkpoint_every={every!r}: a number of updates, or {AUTO!r}")
@@ -72,6 +74,8 @@ class Occasions:
         self._generation = generation
         self._completed = completed
         self._control = control
+        self._told = told
+        self._noticed: dict[str, Any] = {}
         self._saved_at = time.monotonic()
         self._asked: dict[str, Any] = {}
         self._agreement = Agreement(OwnBoard(), rank, world_size, completed)
@@ -80,7 +84,10 @@ class Occasions:
     def start(self) -> None:
         """Once the ranks are there: listens to the signal, and to the other ranks."""
         self.warned.listen()
-        if self._world_size == 1 or self._thread is not None:
+        if self._thread is not None:
+            return
+        if self._world_size == 1:
+            self._thread = AgreementThread(self._notice, 1)
             return
         store = dist.distributed_c10d._get_default_store()
         board = StoreBoard(store, f"relume-agreement-g{self._generation}")
@@ -115,8 +122,18 @@ class Occasions:
     # --- who asks -------------------------------------------------------------------------------------------------
 
     def _look_and_tick(self) -> None:
+        self._notice()
         self._look()
         self._agreement.tick()
+
+    def _notice(self) -> None:
+        """What was asked for is told at once: the step at whose end it could be saved may never end."""
+        control = self._control()
+        asked = {"stop": control.get("stop"), "asked": control.get("save"), "signal": self.warned.count}
+        for kind, value in asked.items():
+            if value and self._noticed.get(kind) != value:
+                self._noticed[kind] = value
+                self._told(kind, str(value))
 
     def _look(self) -> None:
         control = self._control()
@@ -132,4 +149,5 @@ class Occasions:
     def _once(self, what: str, value: Any, wish: Callable[[Any], Wish]) -> None:
         if value and self._asked.get(what) != value:
             self._asked[what] = value
+            self._notice()
             self._agreement.wish(wish(value))

@@ -1,0 +1,54 @@
+"""What an attempt's saves were like, and which were asked for at a moment: kept with the attempt as one JSON value.
+
+`asked`: signals, stop requests and "save now", once each however many ranks tell; `begun`: the saves taken for them.
+`left_out`, `in_pieces` and `linked_bytes` add up over its committed saves. `waived`: what of its state it did without.
+"""
+
+from datetime import datetime
+from typing import Any
+
+from controller.ingest.changes import Changes
+from controller.ingest.ranges import INT32, whole
+
+KEPT = 64
+TEXT = 255
+SUMS = ("left_out", "in_pieces", "linked_bytes")
+
+
+def note_event(changes: Changes, name: str, data: dict[str, Any], at: datetime) -> None:
+    """`save_asked {kind, id}` or `save_begun {step, why}`."""
+    if name == "save_asked":
+        item: dict[str, Any] = {"kind": str(data.get("kind") or "")[:TEXT], "id": str(data.get("id") or "")[:TEXT]}
+    else:
+        item = {"step": whole(data.get("step")), "why": str(data.get("why") or "")[:TEXT]}
+    changes.saving.setdefault("asked" if name == "save_asked" else "begun", []).append({**item, "at": at.timestamp()})
+
+
+def note_checkpoint(changes: Changes, body: dict[str, Any]) -> None:
+    if body["state"] != "committed":
+        return
+    told = {
+        "left_out": whole(body.get("skipped"), INT32) or 0,
+        "in_pieces": int(body.get("in_pieces") is True),
+        "linked_bytes": whole(body.get("bytes_linked")) or 0,
+    }
+    for name, count in told.items():
+        changes.saving[name] = changes.saving.get(name, 0) + count
+
+
+def note_facts(changes: Changes, body: dict[str, Any]) -> None:
+    if isinstance(body.get("waived"), str):
+        changes.saving["waived"] = body["waived"][:TEXT]
+
+
+def merged(known: dict[str, Any], changes: Changes) -> dict[str, Any]:
+    new = changes.saving
+    found = {**known, **{name: known.get(name, 0) + new[name] for name in SUMS if name in new}}
+    if "waived" in new:
+        found["waived"] = new["waived"]
+    for name, keys in (("asked", ("kind", "id")), ("begun", ("step",))):
+        if name in new:
+            told = sorted([*known.get(name, []), *new[name]], key=lambda item: float(item["at"]))
+            first = {tuple(item[key] for key in keys): item for item in reversed(told)}
+            found[name] = [item for item in told if item in first.values()][:KEPT]
+    return found
