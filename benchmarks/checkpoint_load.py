@@ -52,6 +52,8 @@ def rank_main(folder: Path, size: int, rounds: int) -> None:
     from worker_hooks.training.resuming.live_digests import compare
     from worker_hooks.training.resuming.resume import Loading
     from worker_hooks.training.state.tracked import Tracked
+    from worker_hooks.training.tiers.nodes import Nodes
+    from worker_hooks.training.tiers.sources import Ground
 
     warnings.filterwarnings("ignore")
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -80,7 +82,8 @@ def rank_main(folder: Path, size: int, rounds: int) -> None:
     tracked = Tracked()
     tracked.add("model", model)
     tracked.add("optimizer", optimizer)
-    loading = Loading(run.folder, Coordinator(), tracked, lambda *found: sys.exit(f"bad: {found}"))
+    ground = Ground(run.folder, Coordinator(), Nodes(("here",) * world))
+    loading = Loading(ground, tracked, lambda *found: sys.exit(f"bad: {found}"))
 
     def load_ours() -> dict[str, float]:
         begun = time.perf_counter()

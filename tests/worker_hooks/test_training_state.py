@@ -232,6 +232,83 @@ def test_reading_the_state_changes_nothing_and_putting_it_back_gives_every_bit(k
     assert digests.tensors_digest({**again.shared, **again.own}) == digests.tensors_digest(stored)
 
 
+def stepped(net: nn.Module) -> torch.optim.Optimizer:
+    """With all of its state."""
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+    net(torch.randn(4, 2)).sum().backward()
+    optimizer.step()
+    return optimizer
+
+
+def test_an_optimizers_own_state_is_filled_where_it_is_as_it_was_stored() -> None:
+    """A load then needs no fresh memory, and what looks at these tensors sees what was loaded."""
+    net, other = Net(), Net()
+    optimizer = stepped(other)
+    mine = tracking(other, optimizer)
+    stored = tracking(net, stepped(net)).collect(1)
+    fill, finish = mine.targets(mine.collect(1), stored.values)
+    before = {id(p): {key: value.data_ptr() for key, value in state.items()} for p, state in optimizer.state.items()}
+    for key, tensor in fill.items():
+        tensor.copy_(stored.shared[key])
+    finish(fill)
+    after = {id(p): {key: value.data_ptr() for key, value in state.items()} for p, state in optimizer.state.items()}
+    assert after == before
+    assert digests.tensors_digest(mine.collect(1).shared) == digests.tensors_digest(stored.shared)
+
+
+def of_another_type(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    state["exp_avg"] = state["exp_avg"].double()
+
+
+def of_another_size(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    state["exp_avg"] = state["exp_avg"].new_zeros(7)
+
+
+def strided(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    state["exp_avg"] = state["exp_avg"].t().contiguous().t()
+
+
+def over_one_memory(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    state["exp_avg_sq"] = state["exp_avg"]
+
+
+def over_the_parameter(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    state["exp_avg"] = optimizer.param_groups[0]["params"][0].detach()
+
+
+def none_at_all(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    optimizer.state.clear()
+
+
+def more_than_was_stored(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    state["momentum"] = torch.zeros(2, 2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        of_another_type,
+        of_another_size,
+        strided,
+        over_one_memory,
+        over_the_parameter,
+        none_at_all,
+        more_than_was_stored,
+    ],
+)
+def test_state_that_cannot_be_filled_in_place_is_made_anew(change: Any) -> None:
+    net, other = Net(), Net()
+    optimizer = stepped(other)
+    change(optimizer, optimizer.state[other.module.weight])
+    mine = tracking(other, optimizer)
+    stored = tracking(net, stepped(net)).collect(1)
+    fill, finish = mine.targets(mine.collect(1), stored.values)
+    for key, tensor in fill.items():
+        tensor.copy_(stored.shared[key])
+    finish(fill)
+    assert digests.tensors_digest(mine.collect(1).shared) == digests.tensors_digest(stored.shared)
+
+
 def test_other_parameter_groups_are_refused() -> None:
     net, other = Net(), Net()
     stored = tracking(net, torch.optim.SGD(net.parameters(), lr=0.1)).collect(1).values

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Protocol
 
-WINDOW = 1 << 20
+WINDOW = 2 << 20
 _VIEWS = 512  # of one read: the kernel takes 1024
 _AHEAD = 8  # so many windows may wait for their digest
 
