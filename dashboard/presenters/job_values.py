@@ -89,7 +89,7 @@ def _finishes(story: JobStory, pace: Pace) -> Value:
 
 
 def _if_failed(story: JobStory, pace: Pace) -> Value:
-    """What would be made again, from the newest committed checkpoint on."""
+    """What would be made again, from the newest committed checkpoint on; fewer where no node is lost that has newer."""
     job, good = story.job, story.newest_good
     if job.step is None or job.ended_at is not None:
         return Value("If it failed now", formats.NONE, "not training" if job.ended_at is None else "it has ended")
@@ -98,6 +98,9 @@ def _if_failed(story: JobStory, pace: Pace) -> Value:
     if pace.step_s and job.gpus:
         hours = steps * pace.step_s * job.gpus / 3600
         note = f"{formats.decimals(hours, 1 if hours >= 1 else 3)} GPU-hours to repeat"
+    on_nodes = max((c.step for c in story.checkpoints if c.on_nodes and c.state == "committed"), default=0)
+    if on_nodes > (good.step if good else 0):
+        note += f"; {formats.whole(max(job.step - on_nodes, 0))} if the nodes live"
     return Value("If it failed now", f"{formats.whole(steps)} step{'' if steps == 1 else 's'}", note)
 
 

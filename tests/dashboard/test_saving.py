@@ -106,6 +106,8 @@ def test_what_lies_on_the_nodes_stands_with_the_checkpoints_and_is_not_the_newes
     assert f"step-{newest.step + 20:08}.g{newest.generation} on the nodes, 8 copies on peers" in found
     assert "Committed, compared when it is read" in found
     assert f"{newest.folder} newest good" in found
+    lost, kept = (story.main.step - step for step in (newest.step, newest.step + 40))
+    assert f"If it failed now {lost} steps" in found and f"; {max(kept, 0)} if the nodes live" in found
 
 
 def test_a_save_that_was_asked_for_is_not_answered_by_one_on_the_nodes(
