@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from tests.worker_hooks.conftest import ForkServer, Ranks, World
+from worker_hooks.digests import algorithm_of
 from worker_hooks.protocol import committing, generations
 from worker_hooks.protocol.manifest import parse_folder
-from worker_hooks.training.files.digests import algorithm_of, file_digest
+from worker_hooks.training.files.digests import file_digest
 
 pytestmark = pytest.mark.torch
 

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from worker_hooks import digests
-from worker_hooks.digests import Hasher as Hasher
-from worker_hooks.digests import algorithm_of as algorithm_of
+from worker_hooks.digests import Hasher
 from worker_hooks.protocol.durable import encode_json
 from worker_hooks.training.errors import CheckpointError
 from worker_hooks.training.files import reading

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint.default_planner import create_default_local_save_plan
 
-from worker_hooks.training.files.digests import algorithm_of, bytes_digest, local_tensor, raw_bytes, value_digest
+from worker_hooks.digests import algorithm_of
+from worker_hooks.training.files.digests import bytes_digest, local_tensor, raw_bytes, value_digest
 from worker_hooks.training.resuming.share_reader import SharesReader
 from worker_hooks.training.state import names
 

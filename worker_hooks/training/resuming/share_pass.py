@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch.distributed.checkpoint.planner import ReadItem
 
+from worker_hooks.digests import Hasher, algorithm_of
 from worker_hooks.protocol.manifest import FileEntry
-from worker_hooks.training.files.digests import Hasher, algorithm_of, new_hasher, raw_bytes
+from worker_hooks.training.files.digests import new_hasher, raw_bytes
 from worker_hooks.training.files.reading import Segment
 from worker_hooks.training.resuming.share_index import Chunk
 

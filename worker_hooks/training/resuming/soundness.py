@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from worker_hooks.digests import algorithm_of
 from worker_hooks.protocol.manifest import (
     FileEntry,
     RankFile,
@@ -20,7 +21,7 @@ from worker_hooks.protocol.manifest import (
     rank_folder_name,
 )
 from worker_hooks.protocol.messages import MessageError
-from worker_hooks.training.files.digests import algorithm_of, bytes_digest
+from worker_hooks.training.files.digests import bytes_digest
 from worker_hooks.training.files.share_files import INDEX
 from worker_hooks.training.resuming.share_index import Chunk, chunks_of, misplaced
 

@@ -14,6 +14,7 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from worker_hooks.digests import Hasher, algorithm_of
 from worker_hooks.protocol.durable import create_file, sync_folder
 from worker_hooks.protocol.manifest import (
     FileEntry,
@@ -24,7 +25,7 @@ from worker_hooks.protocol.manifest import (
     rank_folder_name,
 )
 from worker_hooks.protocol.messages import MessageError
-from worker_hooks.training.files.digests import Hasher, algorithm_of, new_hasher
+from worker_hooks.training.files.digests import new_hasher
 from worker_hooks.training.files.share_files import BLOCK
 from worker_hooks.training.files.writing import takes_direct, write_file
 from worker_hooks.training.tiers.link import WINDOW, Link
