@@ -15,6 +15,7 @@ from worker_hooks.training.comms import Coordinator
 from worker_hooks.training.files import reading
 from worker_hooks.training.files.digests import bytes_digest, file_digest, new_hasher
 from worker_hooks.training.files.reading import Reading, Segment
+from worker_hooks.training.resuming import live_digests
 from worker_hooks.training.resuming.live_digests import compare
 from worker_hooks.training.resuming.soundness import Damaged
 from worker_hooks.training.resuming.verify import state_checks
@@ -157,8 +158,10 @@ def test_an_index_that_agrees_with_its_digest_may_still_not_lead_anywhere(
     assert said in str(caught.value) and str(caught.value).startswith("rank-00000.d/index.json")
 
 
-def test_what_differs_in_memory_is_named(saved: Saved) -> None:
+@pytest.mark.parametrize("batch", [1, 100, 4 << 20])
+def test_what_differs_in_memory_is_named(saved: Saved, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader's digests against a model that was loaded, and against one in which one value moved."""
+    monkeypatch.setattr(live_digests, "_BATCH", batch)
     tracked = Tracked()
     own = objects()
     tracked.add("model", own["model"])

@@ -5,7 +5,7 @@ change of the number of ranks it often has not: then its bytes were verified at 
 """
 
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,8 @@ from worker_hooks.training.state import names
 
 NAMED = 5
 _HASHERS = 2  # they release the GIL
+_BATCH = 4 << 20
+_Part = tuple[str, torch.Tensor, str]  # its label, its numbers on the CPU, the algorithm
 
 
 @dataclass
@@ -47,21 +49,42 @@ def compare(reader: SharesReader, stored: Mapping[str, str], live: Mapping[str, 
     """`live` by name; `stored` says under which key each name is stored. Reads version 1 once more, to digest it."""
     found = Compared()
     with ThreadPoolExecutor(_HASHERS) as pool:
-        waiting: dict[str, Future[str]] = {}
-        for name, tensor in live.items():
-            for offsets, local in _local_parts(name, tensor):
-                expected = reader.digest((stored[name], offsets), tuple(local.shape)) if name in stored else None
-                if expected is None:
-                    found.elsewhere.append(name)
-                    continue
-                label = name if not any(offsets) else f"{name}{list(offsets)}"
-                found.expected[label] = expected
-                if tensor.device.type == "cpu":
-                    waiting[label] = pool.submit(_digest, local, algorithm_of(expected))
-                else:  # a copy from a device: one at a time, or the host would hold them all
-                    found.actual[label] = _digest(local, algorithm_of(expected))
-        found.actual.update((label, digest.result()) for label, digest in waiting.items())
+        parts = _comparable(found, reader, stored, live)
+        for digests in [pool.submit(_digests, batch) for batch in _batches(parts)]:
+            found.actual.update(digests.result())
     return found
+
+
+def _comparable(
+    found: Compared, reader: SharesReader, stored: Mapping[str, str], live: Mapping[str, torch.Tensor]
+) -> Iterator[_Part]:
+    """What is left to be digested, once everything else that is to be found is in `found`."""
+    for name, tensor in live.items():
+        for offsets, local in _local_parts(name, tensor):
+            expected = reader.digest((stored[name], offsets), tuple(local.shape)) if name in stored else None
+            if expected is None:
+                found.elsewhere.append(name)
+                continue
+            label = name if not any(offsets) else f"{name}{list(offsets)}"
+            found.expected[label] = expected
+            part = label, local, algorithm_of(expected)
+            if tensor.device.type == "cpu":
+                yield part
+            else:  # a copy from a device: one at a time, or the host would hold them all
+                found.actual.update(_digests([part]))
+
+
+def _batches(parts: Iterator[_Part]) -> Iterator[list[_Part]]:
+    """As many small tensors at a time as are worth the way to another thread."""
+    batch: list[_Part] = []
+    size = 0
+    for part in parts:
+        batch.append(part)
+        size += part[1].nbytes
+        if size >= _BATCH:
+            yield batch
+            batch, size = [], 0
+    yield batch
 
 
 def _local_parts(name: str, tensor: torch.Tensor) -> Iterator[tuple[tuple[int, ...], torch.Tensor]]:
@@ -73,5 +96,5 @@ def _local_parts(name: str, tensor: torch.Tensor) -> Iterator[tuple[tuple[int, .
         yield tuple(item.tensor_data.chunk.offsets), local_tensor(tensor)
 
 
-def _digest(local: torch.Tensor, algorithm: str) -> str:
-    return bytes_digest(raw_bytes(local), algorithm)
+def _digests(parts: list[_Part]) -> dict[str, str]:
+    return {label: bytes_digest(raw_bytes(local), algorithm) for label, local, algorithm in parts}
