@@ -4,15 +4,14 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('controller', '0014_checkpoint_tiers'),
+        ("controller", "0014_checkpoint_tiers"),
     ]
 
     operations = [
         migrations.AddField(
-            model_name='attempt',
-            name='saving',
+            model_name="attempt",
+            name="saving",
             field=models.JSONField(blank=True, default=dict),
         ),
     ]
