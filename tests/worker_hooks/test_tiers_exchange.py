@@ -15,7 +15,7 @@ import pytest
 
 from tests.worker_hooks.conftest import Ranks, World
 from tests.worker_hooks.tiers_stage import FOLDER, make_share
-from worker_hooks.protocol.manifest import rank_file_name, rank_folder_name
+from worker_hooks.protocol.manifest import RankRef, rank_file_name, rank_folder_name
 from worker_hooks.protocol.messages import MessageError
 from worker_hooks.training.files import writing
 from worker_hooks.training.tiers import exchange, link
@@ -104,6 +104,23 @@ def test_a_share_that_was_fetched_is_the_same_bytes(pair: Pair) -> None:
     pair.ends[1].get(0, FOLDER, 0, rank_file_digest(data))
     assert (pair.folders[1] / FOLDER / rank_file_name(0)).read_bytes() == data
     assert pair.landed(0, 0) == pair.landed(1, 0)
+
+
+def test_parts_of_a_share_come_at_their_places(pair: Pair, tmp_path: Path) -> None:
+    data = pair.share(0, 3 * link.WINDOW)
+    folder = pair.folders[0] / FOLDER
+    (folder / rank_file_name(0)).write_bytes(data)
+    name, stretches = (
+        f"{rank_folder_name(0)}/tensors.bin",
+        [(5, 100), (1000, 2 * link.WINDOW), (3 * link.WINDOW - 1, 1)],
+    )
+    pair.ends[1].get_parts(0, FOLDER, RankRef(0, "", rank_file_digest(data)), {name: stretches}, tmp_path / "parts")
+    whole, parts = (folder / name).read_bytes(), (tmp_path / "parts" / name).read_bytes()
+    assert len(parts) == len(whole)
+    for start, size in stretches:
+        assert parts[start : start + size] == whole[start : start + size]
+    assert parts[200:900] == bytes(700), "what was not asked for is a hole"
+    assert pair.landed(1, 0) == [], "and no share of this node"
 
 
 def test_both_put_at_the_same_time(pair: Pair) -> None:

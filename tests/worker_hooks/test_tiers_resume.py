@@ -63,6 +63,10 @@ class Resumed:
     def signs(self, code: str) -> list[str]:
         return [event["raw"] for event in self.events[0] if event.get("code") == code]
 
+    def checkpoints(self, tier: str, state: str) -> list[dict[str, Any]]:
+        found = [event for event in self.events[0] if event["kind"] == "checkpoint" and event["state"] == state]
+        return [record for record in found if record.get("tier", "shared") == tier]
+
 
 @pytest.fixture(params=WRAPS)
 def cluster(request: pytest.FixtureRequest, fork_server: ForkServer, tmp_path: Path) -> Cluster:
@@ -115,7 +119,8 @@ def test_a_lost_nodes_share_comes_from_its_partner(cluster: Cluster) -> None:
     assert resumed.step == 10
     assert resumed.places[0] == {"local": 2} and resumed.places[1] == {"peer": 2}
     same_as_uninterrupted(cluster, resumed)
-    assert [saved for saved in local_steps(cluster) if saved > 10], "the next saves go to the new disk as before"
+    saved = resumed.checkpoints("local", "committed")
+    assert saved and all(record["copies"] == 2 for record in saved), "the next saves go to the new disk as before"
 
 
 def test_without_a_partner_the_older_shared_step_is_taken_and_the_reason_told(cluster: Cluster) -> None:
@@ -128,6 +133,25 @@ def test_without_a_partner_the_older_shared_step_is_taken_and_the_reason_told(cl
     )
     assert not list(cluster.world.run.glob("**/quarantine.json")), "its node may come back"
     same_as_uninterrupted(cluster, resumed)
+
+
+def test_a_node_is_brought_what_its_ranks_read_and_no_more(cluster: Cluster) -> None:
+    """Replicated, each rank reads every share whole; sharded, a few small tensors of the other one's."""
+    cluster.killed()
+    started = cluster.world.tiny(2, env=cluster.env, **{**DIES, **cluster.wrap})
+    assert any(started.wait()), started.text()
+    brought = cluster.disk(1) / "step-00000010.g1" / "rank-00001.json"
+    assert brought.exists() == (not cluster.wrap)
+
+
+def test_an_attempt_without_a_local_folder_says_what_it_cannot_reach(replicated: Cluster) -> None:
+    replicated.killed()
+    replicated.env = {}
+    resumed = replicated.resumed()
+    assert resumed.step == 8
+    assert resumed.signs("checkpoint_not_whole") == [
+        "step-00000010.g1: its shares lie on nodes, and this attempt has no folder there (local=, RELUME_LOCAL)"
+    ]
 
 
 def test_a_node_that_is_not_in_this_job_is_named(replicated: Cluster) -> None:
@@ -147,10 +171,6 @@ def test_both_ranks_on_the_node_that_has_it_all(replicated: Cluster) -> None:
     resumed = replicated.resumed(peer=True)
     assert resumed.step == 10 and resumed.places == [{"local": 2}] * 2
     same_as_uninterrupted(replicated, resumed)
-
-
-def local_steps(cluster: Cluster) -> list[int]:
-    return [int(name[5:13]) for name in generations.accepted_folders(cluster.world.run, LOCAL)]
 
 
 # --- damage ---------------------------------------------------------------------------------------------------------
@@ -217,9 +237,10 @@ def test_every_copy_of_a_share_is_bad(replicated: Cluster) -> None:
 def test_a_damaged_index_on_shared_storage_is_set_aside(replicated: Cluster) -> None:
     replicated.killed()
     (replicated.world.run / "local" / "step-00000010.g1" / "manifest.json").write_text("{")
-    assert replicated.resumed().step == 8
-    note = json.loads((replicated.world.run / "local" / "step-00000010.g1" / "quarantine.json").read_text())
-    assert "manifest.json" in note["reason"]
+    resumed = replicated.resumed()
+    assert resumed.step == 8
+    (record,) = resumed.checkpoints("local", "quarantined")
+    assert record["folder"] == "step-00000010.g1" and "manifest.json" in record["reason"]
 
 
 # --- what counts ----------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Which checkpoints a resume may take, and what became of the others."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,16 +73,16 @@ def look_into(sources: Sources, manifest: Manifest, rank: int) -> Source:
     return Source(sources, manifest, files[own], files[0], own == rank, [SharesReader(shares, answers)])
 
 
-def newest(run: Path, tiers: Sequence[Tier], without: Collection[str] = ()) -> tuple[str, list[Tier]] | None:
+def newest(run: Path, without: Collection[str] = ()) -> tuple[str, list[Tier]] | None:
     """The newest one that counts, and on which tiers. Raises OSError, also for a generation file that is broken:
     nothing is known then."""
     try:
-        counted = {tier: generations.accepted_folders(run, tier) for tier in tiers}
+        counted = {tier: generations.accepted_folders(run, tier) for tier in TIERS}
     except MessageError as error:
         raise OSError(f"{run / generations.GENERATIONS}: {error}") from None
     names = {name for found in counted.values() for name in found}.difference(without)
     name = max(names, key=lambda name: parse_folder(name) or (0, 0), default=None)
-    return (name, [tier for tier in tiers if name in counted[tier]]) if name is not None else None
+    return (name, [tier for tier in TIERS if name in counted[tier]]) if name is not None else None
 
 
 def may_walk_back(run: Path, folder: str) -> bool:

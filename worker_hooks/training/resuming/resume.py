@@ -20,12 +20,14 @@ import torch
 
 from worker_hooks.protocol import leases
 from worker_hooks.protocol.manifest import Manifest
+from worker_hooks.protocol.tiers import SHARED
 from worker_hooks.training.comms import Coordinator
 from worker_hooks.training.errors import CheckpointError, CheckpointMismatch, RestartedFromScratch
 from worker_hooks.training.resuming.candidates import Source, bad_checkpoints, look_into, manifest_of, newest
 from worker_hooks.training.resuming.share_reader import SharesReader
 from worker_hooks.training.resuming.soundness import Damaged, Problem
 from worker_hooks.training.state.tracked import Tracked
+from worker_hooks.training.tiers.share_stream import Parts
 from worker_hooks.training.tiers.sources import Ground, Sources
 
 _TRIES = 16  # a node that cannot keep what is brought to it must not be tried for ever
@@ -73,7 +75,7 @@ class Loading:
         """
         ground, passed = self.ground, dict[str, str]()
         while True:
-            found = self._agreed(lambda: newest(ground.run, ground.tiers, passed) if self._first else None)[0]
+            found = self._agreed(lambda: newest(ground.run, passed) if self._first else None)[0]
             if found is None:
                 bad = self._agreed(lambda: bad_checkpoints(ground.run) if self._first else [])[0]
                 if (bad or passed) and not self.fresh_start:
@@ -102,6 +104,8 @@ class Loading:
 
     def _from(self, sources: Sources) -> Source | None:
         """From whichever copies are good; None where the checkpoint was set aside. Raises _NotWhole."""
+        if self.ground.local is None and SHARED not in sources.tiers:
+            raise _NotWhole("its shares lie on nodes, and this attempt has no folder there (local=, RELUME_LOCAL)")
         for folder in sources.folders if self._first else ():
             self.lease.enter_context(leases.reading(folder))
         for _ in range(_TRIES):
@@ -124,23 +128,23 @@ class Loading:
     def _load(self, candidate: "_Candidate") -> None:
         """Raises _Found, _Again or _NotWhole, as all ranks found."""
         sources = candidate.sources
-        self._together(candidate.read)
+        self._together(sources, candidate.read)
         nowhere = sources.settle(candidate.manifest)
         if nowhere is not None:
             raise _NotWhole(nowhere)
-        self._together(candidate.look)
+        self._together(sources, candidate.look)
         self.refuse(candidate.source)
-        self._together(candidate.prepare)
+        self._together(sources, candidate.prepare)
         if sources.lacking:
             if not sources.bring(candidate.wanted()):
                 raise _Again
             candidate.source.reader().find(sources.share)
         if self.fresh_start:
-            self._together(candidate.verify)
-        self._together(candidate.fill)
+            self._together(sources, candidate.verify)
+        self._together(sources, candidate.fill)
         candidate.finish()
 
-    def _together(self, act: Callable[[], None]) -> None:
+    def _together(self, sources: Sources, act: Callable[[], None]) -> None:
         """Raises _Found with what all ranks found damaged. Any other failure of one is the same error on all."""
 
         def tried() -> dict[str, Any]:
@@ -150,6 +154,11 @@ class Loading:
                 return {"problems": error.problems}
             except CheckpointMismatch as error:
                 return {"mismatch": str(error)}
+            except OSError as error:
+                problem = sources.broken(error)
+                if problem is None:
+                    raise
+                return {"problems": [problem]}
             return {}
 
         said = self._agreed(tried)
@@ -205,8 +214,8 @@ class _Candidate:
     def verify(self) -> None:
         self.source.reader().verify()
 
-    def wanted(self) -> set[int]:
-        """Of which shares this rank reads something."""
+    def wanted(self) -> dict[int, Parts | None]:
+        """What this rank reads of which shares."""
         return self.source.reader().wanted(self._targets())
 
     def fill(self) -> None:

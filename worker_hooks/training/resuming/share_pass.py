@@ -7,7 +7,7 @@ has none, and there the rank that answers for the share says whether these bytes
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -61,13 +61,18 @@ class _Compared:
         return f"{algorithm_of(self.digest)}:{self.hasher.hexdigest()}" == self.digest
 
 
+def most_of(entry: FileEntry, chunks: Iterable[Chunk]) -> bool:
+    """Whether so much of the file is wanted that all of it is read."""
+    return 2 * sum(chunk.bytes for chunk in chunks) >= entry.bytes
+
+
 class FilePass:
     def __init__(self, entry: FileEntry, wanted: list[Want], *, answers: bool) -> None:
         self.entry = entry
         self._wanted: dict[Chunk, list[Want]] = defaultdict(list)
         for want in sorted(wanted, key=lambda want: want.chunk.start):
             self._wanted[want.chunk].append(want)
-        self.whole = answers or 2 * sum(chunk.bytes for chunk in self._wanted) >= entry.bytes
+        self.whole = answers or most_of(entry, self._wanted)
         self._compared: list[_Compared] = []
 
     def segments(self) -> Iterator[Segment]:

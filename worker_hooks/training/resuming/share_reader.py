@@ -30,8 +30,19 @@ from worker_hooks.training.files.digests import DEFAULT, bytes_digest
 from worker_hooks.training.files.reading import Reading, Segment
 from worker_hooks.training.files.share_files import INDEX, alone
 from worker_hooks.training.resuming.share_index import Chunk, Place
-from worker_hooks.training.resuming.share_pass import FilePass, Want
+from worker_hooks.training.resuming.share_pass import FilePass, Want, most_of
 from worker_hooks.training.resuming.soundness import GONE, Damaged, Problem, Share, gone
+from worker_hooks.training.tiers.share_stream import Parts
+
+
+def _parts(share: Share, chunks: set[Chunk]) -> Parts | None:
+    parts: dict[str, list[tuple[int, int]]] = {}
+    for chunk in sorted(chunks, key=lambda chunk: (chunk.file, chunk.start)):
+        if chunk.digest is None:
+            return None
+        parts.setdefault(share.entry(chunk).name, []).append((chunk.start, chunk.bytes))
+    whole = any(most_of(entry, (chunk for chunk in chunks if share.entry(chunk) == entry)) for entry in share.files)
+    return None if whole else parts
 
 
 class SharesReader(StorageReader):  # type: ignore[misc]
@@ -55,13 +66,16 @@ class SharesReader(StorageReader):  # type: ignore[misc]
         alone(dcp.load, targets, storage_reader=self, planner=DefaultLoadPlanner(allow_partial_load=False))
         self._demand()
 
-    def wanted(self, targets: dict[str, torch.Tensor]) -> set[int]:
-        """Of which ranks' shares a load of these reads something, or this rank all."""
+    def wanted(self, targets: dict[str, torch.Tensor]) -> dict[int, Parts | None]:
+        """Which shares a load of these reads from: the stretches of their files, or None where it reads whole files."""
         planner = DefaultLoadPlanner(allow_partial_load=False)
         planner.set_up_planner(dict(targets), self.metadata, True)
-        items = planner.create_local_plan().items
-        chunks = [self._chunks[item.storage_index.fqn, tuple(item.storage_index.offset)] for item in items]
-        return {chunk.rank for chunk in chunks}.union(self._whole)
+        by_share: dict[int, set[Chunk]] = defaultdict(set)
+        for item in planner.create_local_plan().items:
+            chunk = self._chunks[item.storage_index.fqn, tuple(item.storage_index.offset)]
+            by_share[chunk.rank].add(chunk)
+        found = {rank: _parts(self._shares[rank], chunks) for rank, chunks in by_share.items()}
+        return {**found, **dict.fromkeys(self._whole)}
 
     def find(self, share: Callable[[int], Path]) -> None:
         """From now on each share is read where this says."""

@@ -17,15 +17,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from worker_hooks.protocol.manifest import decode_rank_file, parse_folder, rank_file_name
+from worker_hooks.protocol.manifest import RankRef, decode_rank_file, parse_folder, rank_file_name
 from worker_hooks.training.comms import Coordinator
 from worker_hooks.training.tiers.link import Link, LinkError, is_loopback, own_address
 from worker_hooks.training.tiers.nodes import Nodes
 from worker_hooks.training.tiers.share_stream import (
+    Parts,
     ShareDamaged,
     missing,
     rank_file_digest,
+    receive_parts,
     receive_share,
+    send_parts,
     send_share,
 )
 
@@ -94,6 +97,15 @@ class Exchange:
             link.tell({"do": "send", "folder": folder, "rank": rank, "digest": digest})
             link.allow(time_for(_demand(link.hear())["bytes"]))
             receive_share(link, self._folder / folder, rank, digest)
+
+    def get_parts(self, holder: int, folder: str, share: RankRef, parts: Parts, into: Path) -> None:
+        """Copy stretches of files of a share from the node of rank `holder` to `into`. Raises CopyFailed."""
+        with self._asking(holder, time_for(0)) as link:
+            link.tell({"do": "send parts", "folder": folder, "rank": share.rank, "digest": share.digest})
+            sizes = _demand(link.hear())["sizes"]
+            link.allow(time_for(_bytes_of(parts)))
+            link.tell({"parts": parts})
+            receive_parts(link, into, parts, sizes)
 
     def close(self) -> None:
         """Ends whatever is under way, on both sides."""
@@ -177,21 +189,27 @@ class Exchange:
             receive_share(link, self._folder / folder, rank, digest)
             link.tell({"kept": True})
         else:
-            self._send(link, self._folder / folder, rank, digest)
+            self._send(link, self._folder / folder, rank, digest, parts=asked["do"] == "send parts")
 
     @staticmethod
-    def _send(link: Link, folder: Path, rank: int, digest: str) -> None:
+    def _send(link: Link, folder: Path, rank: int, digest: str, *, parts: bool) -> None:
         data = (folder / rank_file_name(rank)).read_bytes()
         if rank_file_digest(data) != digest:
             raise ShareDamaged(f"{rank_file_name(rank)} does not match its digest")
-        problem = missing(folder, decode_rank_file(json.loads(data)).files)
+        files = decode_rank_file(json.loads(data)).files
+        problem = missing(folder, files)
         if problem is not None:
             raise ShareDamaged(problem)
-        size = _size(data)
+        sizes = {entry.name: entry.bytes for entry in files}
+        size = sum(sizes.values())
         link.allow(time_for(size))
-        link.tell({"bytes": size})
+        link.tell({"bytes": size, "sizes": sizes})
         try:
-            send_share(link, folder, data)
+            if parts:
+                asked = {name: found for name, found in link.hear()["parts"].items() if name in sizes}
+                send_parts(link, folder, asked)
+            else:
+                send_share(link, folder, data)
         except OSError as error:  # among raw bytes no word is heard: the connection ends
             raise LinkError(str(error)) from None
 
@@ -203,6 +221,10 @@ def time_for(size: int) -> float:
 
 def _size(rank_file: bytes) -> int:
     return sum(entry.bytes for entry in decode_rank_file(json.loads(rank_file)).files)
+
+
+def _bytes_of(parts: Parts) -> int:
+    return sum(size for stretches in parts.values() for _, size in stretches)
 
 
 def _demand(answer: dict[str, Any]) -> dict[str, Any]:

@@ -75,8 +75,8 @@ class Link:
         message: dict[str, Any] = json.loads(text)
         return message
 
-    def send_file(self, path: Path, size: int) -> bool:
-        """The file's first `size` bytes; False, and no more of it, once the other side has said something: it gave up.
+    def send_file(self, path: Path, size: int, start: int = 0) -> bool:
+        """So many bytes of the file; False, and no more of it, once the other side has said something: it gave up.
 
         Raises OSError where the file cannot be read, LinkError where it is shorter.
         """
@@ -86,9 +86,9 @@ class Link:
                 if self._spoken_to():
                     return False
                 with self._in_time():
-                    count = os.sendfile(self._socket.fileno(), file.fileno(), done, min(WINDOW, size - done))
+                    count = os.sendfile(self._socket.fileno(), file.fileno(), start + done, min(WINDOW, size - done))
                 if count == 0:
-                    raise LinkError(f"{path.name} ends at {done}, {size} bytes were written")
+                    raise LinkError(f"{path.name} ends at {start + done}, {start + size} bytes were written")
                 done += count
         return True
 

@@ -9,7 +9,7 @@ import mmap
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -29,6 +29,9 @@ from worker_hooks.training.files.digests import new_hasher
 from worker_hooks.training.files.share_files import BLOCK
 from worker_hooks.training.files.writing import takes_direct, write_file
 from worker_hooks.training.tiers.link import WINDOW, Link
+
+# Of the files of a share, by their names in the rank file: where stretches begin, and how long they are.
+Parts = Mapping[str, Sequence[tuple[int, int]]]
 
 
 class ShareDamaged(Exception):
@@ -91,6 +94,29 @@ def receive_share(link: Link, folder: Path, rank: int, digest: str) -> None:
     sync_folder(folder)
     sync_folder(folder.parent)
     create_file(folder / rank_file_name(rank), data)
+
+
+def send_parts(link: Link, folder: Path, parts: Parts) -> None:
+    """Raises OSError, LinkError."""
+    for name, stretches in parts.items():
+        for start, size in stretches:
+            link.send_file(folder / name, size, start)
+
+
+def receive_parts(link: Link, folder: Path, parts: Parts, sizes: Mapping[str, int]) -> None:
+    """Into files of their full length, with holes where nothing was asked for. Nothing is compared here, and nothing of
+    it is durable: who reads a stretch has its digest. Raises OSError, LinkError."""
+    buffer = memoryview(bytearray(WINDOW))
+    for name, stretches in parts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        with (folder / name).open("wb", buffering=0) as file:
+            file.truncate(sizes[name])
+            for start, size in stretches:
+                for at in range(start, start + size, WINDOW):
+                    piece = buffer[: min(WINDOW, start + size - at)]
+                    link.receive_into(piece)
+                    file.seek(at)
+                    file.write(piece)
 
 
 def _described(data: bytes, folder: Path, rank: int) -> RankFile:

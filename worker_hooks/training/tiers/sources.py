@@ -7,6 +7,7 @@ ranks want is brought to it. A copy that turns out bad is left out and everythin
 itself is given up only when some share is nowhere.
 """
 
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +23,9 @@ from worker_hooks.training.comms import Coordinator
 from worker_hooks.training.tiers.exchange import CopyFailed, Exchange
 from worker_hooks.training.tiers.holdings import Held, heads, held, set_aside
 from worker_hooks.training.tiers.nodes import Nodes
+from worker_hooks.training.tiers.share_stream import Parts
 
+_SHARE = re.compile(r"rank-(\d{5,})\.")
 Place = Literal["local", "peer", "shared"]
 
 
@@ -36,10 +39,6 @@ class Ground:
     nodes: Nodes
     local: Path | None = None
     exchange: Exchange | None = None
-
-    @property
-    def tiers(self) -> tuple[Tier, ...]:
-        return (SHARED,) if self.local is None else (SHARED, LOCAL)
 
     @property
     def node(self) -> str:
@@ -78,7 +77,7 @@ class Sources:
     # --- worked out alone -------------------------------------------------------------------------------------------
 
     def share(self, share: int) -> Path:
-        """The folder in which this rank reads a share; of one that is not there yet, its rank file and index."""
+        """The folder in which this rank reads a share; one that its node lacks is there in the parts that it needs."""
         where = self._where(self._ground.node, share)
         if where == "shared":
             return self._shared
@@ -92,8 +91,9 @@ class Sources:
         """Of how many of these shares this rank read the bytes from where."""
         counts: dict[Place, int] = {}
         for share in shares:
-            brought = (self._ground.node, share) in self._brought
-            place: Place = "peer" if brought else "local" if self._is_local(self._ground.node, share) else "shared"
+            where = self._where(self._ground.node, share)
+            brought = where == "absent" or (self._ground.node, share) in self._brought
+            place: Place = "peer" if brought else "local" if where == "local" else "shared"
             counts[place] = counts.get(place, 0) + 1
         return counts
 
@@ -141,18 +141,24 @@ class Sources:
         self._tell_heads(manifest)
         return None
 
-    def bring(self, wanted: Iterable[int]) -> bool:
-        """Copy to each node the shares that its ranks want and it lacks. Collective. False: work it out again."""
+    def bring(self, wanted: Mapping[int, Parts | None]) -> bool:
+        """Copy to each node the shares that its ranks want and it lacks, and to a rank what it wants of others.
+
+        `wanted`: None for a whole share. Collective. False: work it out again.
+        """
         ground = self._ground
-        absent = sorted(share for share in wanted if self._where(ground.node, share) == "absent")
-        said = ground.coordinator.gather(absent)
+        absent = {share: parts for share, parts in wanted.items() if self._where(ground.node, share) == "absent"}
+        said = ground.coordinator.gather(sorted(share for share, parts in absent.items() if parts is None))
         needs: dict[str, list[int]] = {
             node: sorted({share for rank in ground.nodes.ranks(node) for share in said[rank]})
             for node in ground.nodes.order
         }
         mine = ground.nodes.ranks(ground.node)
         tasks = needs[ground.node][mine.index(ground.coordinator.rank) :: len(mine)]
-        failed = [failure for share in tasks if (failure := self._fetched(share)) is not None]
+        fetched = [self._fetched(share) for share in tasks]
+        few = {share: parts for share, parts in absent.items() if share not in needs[ground.node]}
+        fetched += [self._fetched(share, parts) for share, parts in sorted(few.items())]
+        failed = [failure for failure in fetched if failure is not None]
         failures = [failure for found in ground.coordinator.gather(failed) for failure in found]
         for holder, share, problem, bad in failures:
             self._refuse(holder, share, problem, bad=bad)
@@ -174,13 +180,24 @@ class Sources:
                 if share is not None and self._is_local(node, share):
                     self._refuse(node, share, problem, bad=True)
                 elif share is not None and self._where(node, share) == "absent":
-                    self._refuse(self._holders[share][0], share, problem, bad=True)  # whose heads they were
+                    self._refuse(self._holders[share][0], share, problem, bad=True)  # whose heads and parts they were
                 else:
                     shared.append(problem)
         return shared
 
+    def broken(self, error: OSError) -> tuple[int, str] | None:
+        """The share on this node that an error of its disk is about, and what it says: there are other sources.
+
+        None for an error of something else.
+        """
+        path, ground = Path(str(error.filename)), self._ground
+        if ground.local is None or not path.is_relative_to(self._local):
+            return None
+        match = _SHARE.match(str(path.relative_to(self._local)))
+        return (int(match[1]), str(error)) if match else None
+
     def close(self) -> None:
-        """Forget the copies of rank files and indexes."""
+        """Forget the parts that were brought to this rank alone."""
         if self._heads is not None:
             shutil.rmtree(self._heads, ignore_errors=True)
 
@@ -209,14 +226,18 @@ class Sources:
         if bad and node == self._ground.node and self._ground.first:
             set_aside(self._local, share)
 
-    def _fetched(self, share: int) -> tuple[str, int, str, bool] | None:
-        """What failed, of which copy; None if the share is here now."""
+    def _fetched(self, share: int, parts: Parts | None = None) -> tuple[str, int, str, bool] | None:
+        """What failed, of which copy; None if the share, or these parts of it, are here now."""
         ground, holders = self._ground, self._holders[share]
-        holder = holders[ground.nodes.order.index(ground.node) % len(holders)]
+        holder = holders[0] if parts else holders[ground.nodes.order.index(ground.node) % len(holders)]
         assert ground.exchange is not None and self._manifest is not None
-        there = ground.nodes.ranks(holder)
+        ranks, ref = ground.nodes.ranks(holder), self._manifest.ranks[share]
+        there = ranks[share % len(ranks)]
         try:
-            ground.exchange.get(there[share % len(there)], self.name, share, self._manifest.ranks[share].digest)
+            if parts is None:
+                ground.exchange.get(there, self.name, share, ref.digest)
+            else:
+                ground.exchange.get_parts(there, self.name, ref, parts, self._made_heads / self.name)
         except CopyFailed as error:
             return holder, share, str(error), error.damaged
         return None
