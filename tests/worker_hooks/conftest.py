@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,14 +25,17 @@ RUN_ID = "tj-4f2a9c0b11de"
 
 
 class ForkServer:
-    def __init__(self) -> None:
+    """`prefix`: a command that becomes the server, such as one that gives it a mount namespace."""
+
+    def __init__(self, prefix: Sequence[str] = ()) -> None:
+        self._prefix = prefix
         # A session that starts no rank pays for no server.
         self._process: subprocess.Popen[str] | None = None
 
     def ask(self, request: dict[str, Any], timeout: float) -> Any:
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, str(HERE / "programs" / "fork_server.py")],
+                [*self._prefix, sys.executable, str(HERE / "programs" / "fork_server.py")],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -44,6 +47,11 @@ class ForkServer:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         return self._answer(timeout)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "nothing was started yet"
+        return self._process.pid
 
     def _answer(self, timeout: float) -> Any:
         assert self._process is not None and self._process.stdout is not None
