@@ -93,6 +93,14 @@ def test_a_run_that_is_over_leaves_nothing_on_its_nodes(tmp_path: Path, node: Pa
     assert local_steps(run) == [] and not (node / run.name).exists()
 
 
+def test_what_is_quarantined_stays_in_the_index_for_inspection(tmp_path: Path, node: Path) -> None:
+    run = train(tmp_path / "root", tmp_path / "nvme", 4)
+    bad = run / "local" / "step-00000002.g1"
+    generations.quarantine(bad, reason="failed verification", generation=1, now=time.time())
+    train(tmp_path / "root", tmp_path / "nvme", 2, total_steps=6)
+    assert [folder.name for folder in (run / "local").glob("step-*")] == [bad.name]
+
+
 def test_a_run_that_is_not_over_leaves_what_the_next_attempt_may_take(tmp_path: Path, node: Path) -> None:
     run = train(tmp_path / "root", tmp_path / "nvme", 4, total_steps=6)
     assert local_steps(run) == [4, 2] and shares(node / run.name) == [2, 4]

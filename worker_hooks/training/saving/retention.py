@@ -33,8 +33,10 @@ def clear_abandoned(run: Path, generation: int, tier: Tier = SHARED) -> list[str
 
 
 def clear_local(run: Path, generation: int, step: int) -> list[str]:
-    """Remove from the index what lies on the nodes, up to a step that is saved for good. Raises as `prune`."""
-    names = [folder.name for folder in generations.step_folders(shelf(run, LOCAL))]
+    """Remove from the index what lies on the nodes, up to a step that is saved for good. What is quarantined stays for
+    inspection. Raises NotNewest like `prune`."""
+    folders = generations.step_folders(shelf(run, LOCAL))
+    names = [folder.name for folder in folders if not (folder / QUARANTINE).exists()]
     return _remove_all(run, generation, LOCAL, [name for name in names if (parse_folder(name) or (0, 0))[0] <= step])
 
 

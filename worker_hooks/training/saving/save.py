@@ -35,6 +35,7 @@ from worker_hooks.training.tiers.local import LocalTier
 
 ABANDON_PATIENCE_S = 1.5
 _LOOK_S = 0.25
+_AGAIN_S = 10.0
 
 
 class Saver:
@@ -282,6 +283,8 @@ class Saver:
             self._local.look()
         except NotNewest as error:
             self._superseded = error
+        except OSError:  # what is wrong there is told by the next save
+            return _AGAIN_S
         return _LOOK_S
 
     def _sign(self, error: Exception, code: str = "checkpoint_tidy") -> None:

@@ -75,7 +75,7 @@ class LocalTier:
         index.mkdir(parents=True, exist_ok=True)
         sync_folder(me.run)
         writing_rank.vouch(index, me.rank, part.rank_file)
-        self._unsettled = index
+        self._unsettled = index if self._first else None
         return part
 
     def _written(self, share: Path, snapshot: Snapshot) -> Written:
@@ -120,7 +120,7 @@ class LocalTier:
 
     @property
     def unsettled(self) -> bool:
-        """Whether it is not known yet what becomes of this node's last share."""
+        """Whether this rank is to tidy up, and it is not known yet what becomes of this node's last shares."""
         return self._unsettled is not None
 
     def look(self) -> None:
