@@ -123,3 +123,11 @@ def test_a_request_to_stop_is_saved_and_ends_the_attempt(world: World, framework
     assert list(stopped["seen"]) == [str(step) for step in range(1, 10)]
     (again,) = framework.finish(world, "again", 1, every=0)
     assert_continues(framework, whole[0], again, 10)
+
+
+def test_lightning_goes_on_after_a_finished_fit_when_more_epochs_are_asked_for(world: World) -> None:
+    whole = LIGHTNING.finish(world, "plain", 1, plain=True)
+    LIGHTNING.finish(world, "again", 1, epochs=2)
+    (again,) = LIGHTNING.finish(world, "again", 1)
+    assert_continues(LIGHTNING, whole[0], again, 13)
+    assert again["hooks"] == whole[0]["hooks"][4:]

@@ -1,9 +1,9 @@
 """Run inside Lightning's loop: `Trainer(callbacks=[RelumeCallback()])`. What is exact and what is not:
 docs/checkpoints.md, Lightning and Hugging Face.
 
-Written against the loops of Lightning 2.6. What is not public there is used in three places, each said: the loader is
-taken where strategies may wrap it, the loops' progress is Lightning's own state of them, and the check for a validation
-that Lightning repeats after a restart is answered once.
+Written against the loops of Lightning 2.6. What is not public there is used in few places: the loader is
+taken where strategies may wrap it; the counters of the loops, and the question for a validation that Lightning repeats
+after a restart, are in `lightning_state`.
 """
 
 import sys
@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from worker_hooks import Run
+from worker_hooks.integrations.lightning_state import CallbackStates, LoopsState, ModuleState
 from worker_hooks.integrations.requirements import demand
 from worker_hooks.integrations.stream import Stream
 from worker_hooks.training.errors import CheckpointError
@@ -61,8 +62,6 @@ class RelumeCallback(Callback):  # type: ignore[misc]
         kind = type(trainer.strategy).__name__
         if self._run is not None:
             raise CheckpointError("RelumeCallback: one callback follows one Trainer.fit; make another process for more")
-        if trainer.ckpt_path is not None:
-            raise CheckpointError("RelumeCallback resumes by itself: take ckpt_path out of Trainer.fit")
         if trainer.reload_dataloaders_every_n_epochs:
             raise CheckpointError("RelumeCallback cannot follow reload_dataloaders_every_n_epochs: new loaders")
         if kind in _REFUSED:
@@ -71,6 +70,8 @@ class RelumeCallback(Callback):  # type: ignore[misc]
     def _begin(self, trainer: Any, loader: Any) -> Stream:
         """Everything exists now, and nothing has been read: resume. Lightning resets its loops to what they hold
         afterwards."""
+        if trainer.ckpt_path is not None:
+            raise CheckpointError("RelumeCallback resumes by itself: take ckpt_path out of Trainer.fit")
         if self._stream is not None:
             raise CheckpointError("RelumeCallback follows one train loader; combine the data sets into one loader")
         try:
@@ -80,7 +81,7 @@ class RelumeCallback(Callback):  # type: ignore[misc]
                 "RelumeCallback: the train loader has no length, and Lightning loads a batch ahead of such a loader, "
                 "so the position is not what was trained; give its dataset a __len__"
             ) from None
-        loops = _Loops(trainer)
+        loops = LoopsState(trainer)
         self.run.track(
             model=trainer.strategy.model,
             optimizer=list(trainer.optimizers),
@@ -88,7 +89,8 @@ class RelumeCallback(Callback):  # type: ignore[misc]
             scaler=trainer.scaler,
             loader=loader,
             loops=loops,
-            callbacks=_Callbacks(trainer, self),
+            callbacks=CallbackStates(trainer, self),
+            module=ModuleState(trainer.lightning_module),
             datamodule=trainer.datamodule,
         )
         self.run.restore()
@@ -150,67 +152,6 @@ def _stop(trainer: Any) -> None:
     """Whatever minimum of epochs or steps was asked for: this attempt is over, not the training."""
     trainer.should_stop = True
     trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None
-
-
-class _Loops:
-    """Lightning's counters: epochs, batches, optimizer steps, as its own loops keep them in a checkpoint."""
-
-    def __init__(self, trainer: Any) -> None:
-        self.at_epoch_end = False
-        self._trainer = trainer
-
-    def state_dict(self) -> dict[str, Any]:
-        state: dict[str, Any] = self._trainer.fit_loop.state_dict()
-        # A loader's own state is kept with the position in the data.
-        state["state_dict"] = {key: item for key, item in state["state_dict"].items() if key != "combined_loader"}
-        return state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        loop = self._trainer.fit_loop
-        loop.load_state_dict(state)
-        progress = loop.epoch_progress.current
-        self.at_epoch_end = progress.ready == progress.processed
-        _validate_once(loop.epoch_loop)
-
-    def go_on_with_next_epoch(self) -> None:
-        """Not a restart in Lightning's sense, which would end at once in the epoch that is over."""
-        loop = self._trainer.fit_loop
-        loop.restarting = False
-        loop._loaded_from_state_dict = loop.epoch_loop._loaded_from_state_dict = False
-        del loop.epoch_loop._should_check_val_fx
-
-
-def _validate_once(epoch_loop: Any) -> None:
-    """A checkpoint lies where the next batch is asked for: a validation due before that is over. After a restart
-    Lightning asks first of all whether it is due; the answer to that one question is no."""
-
-    def over(_fetcher: Any) -> bool:
-        del epoch_loop._should_check_val_fx
-        return False
-
-    epoch_loop._should_check_val_fx = over
-
-
-class _Callbacks:
-    """The states of the other callbacks, handed over as they are. What a callback makes of its state is its own (some
-    keep time, some a folder that every start names anew), so until training goes on this says what was loaded."""
-
-    def __init__(self, trainer: Any, own: Callback) -> None:
-        self._callbacks = [callback for callback in trainer.callbacks if callback is not own]
-        self._trainer = trainer
-        self._loaded: tuple[int, dict[str, Any]] | None = None
-
-    def state_dict(self) -> dict[str, Any]:
-        if self._loaded is not None and self._loaded[0] == self._trainer.global_step:
-            return self._loaded[1]
-        found = {callback.state_key: callback.state_dict() for callback in self._callbacks}
-        return {key: state for key, state in found.items() if state}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for callback in self._callbacks:
-            if callback.state_key in state:
-                callback.load_state_dict(dict(state[callback.state_key]))
-        self._loaded = (self._trainer.global_step, state)
 
 
 def _tell_redundant(trainer: Any) -> None:

@@ -50,7 +50,8 @@ class Stream:
     def complete(self) -> None:
         """The checkpoint lies at the end of an epoch: verify there, before the framework goes on to the next."""
         self._enter(self.epoch)
-        self._run.batches(self._loader)
+        if self._resumed:
+            self._run.batches(self._loader)
         self._resumed = False
 
     def _open(self) -> None:

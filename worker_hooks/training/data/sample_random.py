@@ -81,14 +81,20 @@ class PerSampleRandom(Dataset[Any]):  # type: ignore[misc]
 
 
 def doubt(loader: Any) -> str | None:
-    """Why augmentation in this loader's workers cannot be the same after a resume; None where nothing speaks for that.
+    """Why augmentation in this loader's workers, or in what a framework loads ahead of training, cannot be the same
+    after a resume; None where nothing speaks for that.
 
     Datasets known to draw nothing, and those that say so (`draws_random = False`), need no random numbers.
     """
     workers = getattr(loader, "num_workers", 0)
     dataset = getattr(loader, "dataset", None)
-    if not workers or dataset is None or _is_exact(dataset):
+    if not (workers or getattr(loader, "loads_ahead", 0)) or dataset is None or _is_exact(dataset):
         return None
+    if not workers:
+        return (
+            f"what {type(dataset).__name__} draws for the batch that is loaded ahead is drawn anew: wrap it in "
+            "PerSampleRandom, or set draws_random = False on it if it draws nothing"
+        )
     return (
         f"what {type(dataset).__name__} draws in {workers} loader workers starts anew: wrap it in PerSampleRandom, or "
         "set draws_random = False on it if it draws nothing"
