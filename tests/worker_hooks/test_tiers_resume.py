@@ -1,5 +1,6 @@
 """Resuming from shares on nodes: this node's, a partner's, shared storage's; two nodes on one machine, real ranks."""
 
+import errno
 import json
 import os
 import shutil
@@ -7,13 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.worker_hooks.conftest import ForkServer, World
+from tests.worker_hooks.local_stage import node, train
+from tests.worker_hooks.test_training_telemetry import events, run_dir
+from worker_hooks import Run
 from worker_hooks.protocol import generations
 from worker_hooks.protocol.losses import read_losses
 from worker_hooks.protocol.tiers import LOCAL
+from worker_hooks.training.files import reading
 
 pytestmark = pytest.mark.torch
+__all__ = ["node", "run_dir"]
 
 KEYS = ("losses", "parameters", "buffers", "average", "lr", "next_random")
 WRAPS: dict[str, dict[str, Any]] = {"ddp": {}, "fsdp": {"wrap": "fsdp", "batch_norm": False}}
@@ -182,7 +189,16 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("file", ["rank-00001.d/tensors.bin", "rank-00001.d/index.json", "rank-00001.json"])
+@pytest.mark.parametrize(
+    ("cluster", "file"),
+    [
+        ("ddp", "rank-00001.d/tensors.bin"),
+        ("ddp", "rank-00001.d/index.json"),
+        ("ddp", "rank-00001.json"),
+        ("fsdp", "rank-00001.d/tensors.bin"),
+    ],
+    indirect=["cluster"],
+)
 def test_a_flipped_bit_on_a_node_costs_that_copy_only(cluster: Cluster, file: str) -> None:
     """The same step from the partner's copy; the bad one is never used again."""
     cluster.killed(peer=True)
@@ -219,6 +235,25 @@ def test_damage_on_shared_storage_and_good_copies_on_the_nodes(replicated: Clust
     reason = json.loads((replicated.world.run / "step-00000008.g1" / "quarantine.json").read_text())["reason"]
     assert reason == "rank-00000.d/tensors.bin does not match its digest"
     same_as_uninterrupted(replicated, resumed)
+
+
+def test_a_nodes_disk_that_does_not_read_is_no_outage_of_the_storage(
+    tmp_path: Path, node: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One process: the same step was saved to shared storage too."""
+    train(tmp_path / "root", tmp_path / "nvme", 4)
+    read_into = reading.read_into
+
+    def broken(descriptor: int, views: list[memoryview], start: int, path: Path) -> None:
+        if path.is_relative_to(node):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        read_into(descriptor, views, start, path)
+
+    monkeypatch.setattr(reading, "read_into", broken)
+    with Run(model=torch.nn.Linear(4, 4), root=tmp_path / "root", local=node, local_every=2) as run:
+        assert run.completed == 4
+    (told,) = [event["raw"] for event in events(run_dir) if event.get("code") == "checkpoint_copy"]
+    assert told.startswith("step-00000004.g1: the share of rank 0 on gpu7: [Errno 5] Input/output error")
 
 
 def test_every_copy_of_a_share_is_bad(replicated: Cluster) -> None:

@@ -19,6 +19,7 @@ from worker_hooks.protocol.generations import read_rank_file
 from worker_hooks.protocol.manifest import Manifest
 from worker_hooks.protocol.messages import MessageError
 from worker_hooks.protocol.tiers import LOCAL, SHARED, Tier, shelf
+from worker_hooks.protocol.trash import TRASH
 from worker_hooks.training.comms import Coordinator
 from worker_hooks.training.tiers.exchange import CopyFailed, Exchange
 from worker_hooks.training.tiers.holdings import Held, heads, held, set_aside
@@ -205,8 +206,12 @@ class Sources:
 
     @property
     def _made_heads(self) -> Path:
-        """A folder of this process alone."""
-        self._heads = self._heads or Path(tempfile.mkdtemp(prefix="relume-"))
+        """A folder of this process alone, on the node's disk: there is room for shares. Named as trash, so that
+        whoever tidies up after a kill removes it."""
+        if self._heads is None:
+            assert self._ground.local is not None
+            self._ground.local.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._heads = Path(tempfile.mkdtemp(prefix=f"{TRASH}parts-", dir=self._ground.local))
         return self._heads
 
     @property
