@@ -101,6 +101,14 @@ def test_the_successor_commits_and_lists_each_tier_by_itself(run: Path) -> None:
     assert generations.accepted_folders(run) == []
 
 
+def test_a_lost_manifest_of_an_accepted_one_is_written_again(run: Path) -> None:
+    mint(run)
+    folder = write(run, 10, 1)
+    mint(run)
+    (folder / "manifest.json").unlink()
+    assert committing.commit_complete(run, now=3.0) == [f"local/{folder.name}"]
+
+
 def test_a_superseded_attempt_commits_no_local_one(run: Path) -> None:
     mint(run)
     folder = write_rank(run, 0, 20, 1)

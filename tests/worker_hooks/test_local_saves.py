@@ -178,6 +178,15 @@ def test_a_full_local_disk_costs_that_local_save_and_no_more(
     assert not (run / "local" / "step-00000002.g1").exists()
 
 
+def test_what_is_half_written_makes_room_at_once(
+    tmp_path: Path, node: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing_below(node, monkeypatch)
+    run = train(tmp_path / "root", tmp_path / "nvme", 2)
+    assert [record["step"] for record in records(run_dir, "local", "failed")] == [2]
+    assert not list((node / run.name).rglob("*.bin")) and not list((run / "local").glob("step-*"))
+
+
 def test_shared_storage_that_is_full_costs_no_local_save(
     tmp_path: Path, node: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
