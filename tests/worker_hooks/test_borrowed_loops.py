@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 from accelerate.data_loader import BatchSamplerShard, DataLoaderShard, SeedableRandomSampler
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, SequentialSampler, TensorDataset
 
 from worker_hooks import Run
 from worker_hooks.integrations.accelerate_loader import DealtOrder, PreparedLoader, tracked_form
 from worker_hooks.integrations.stream import Stream
-from worker_hooks.training.data import ResumableSampler, loader_kinds
+from worker_hooks.training.data import ResumableSampler, loader_kinds, sample_random
 from worker_hooks.training.errors import CheckpointError
 
 pytestmark = pytest.mark.torch
@@ -181,6 +181,22 @@ def test_an_order_that_nobody_knows_is_replayed(kind: str) -> None:
         loader = DataLoaderShard(loader.dataset, batch_sampler=[[0, 1], [2]])
     assert PreparedLoader(loader).known_order is None
     assert loader_kinds.kind_of(PreparedLoader(loader)) == "replay"
+
+
+class Drawing(Dataset[Any]):
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.rand(1)
+
+
+def test_what_is_drawn_for_the_batch_ahead_is_in_doubt() -> None:
+    text = sample_random.doubt(tracked_form(DataLoaderShard(Drawing(), batch_size=2)))
+    assert text is not None and "Drawing draws for the batch that is loaded ahead" in text
+    assert sample_random.doubt(tracked_form(DataLoaderShard(sample_random.PerSampleRandom(Drawing())))) is None
+    assert sample_random.doubt(tracked_form(dealt(0, 1, drop_last=False, shuffle=True))) is None
+    assert sample_random.doubt(DataLoader(Drawing(), 2)) is None
 
 
 def test_accelerates_own_count_which_is_a_batch_ahead_stays_out() -> None:

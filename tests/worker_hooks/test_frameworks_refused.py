@@ -1,4 +1,4 @@
-"""What the callbacks cannot resume exactly is refused before training, with what to do."""
+"""What the callbacks cannot resume exactly is refused before training, with what to do; and what the agent is told."""
 
 import importlib
 import sys
@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+from worker_hooks import Run
 from worker_hooks.integrations import requirements
 from worker_hooks.training.errors import CheckpointError
 
@@ -38,6 +39,9 @@ class Module(LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         (x,) = batch[0] if isinstance(batch, list) and isinstance(batch[0], list) else batch
         return self.net(x).square().mean()
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Nothing to see."""
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=0.1)
@@ -102,7 +106,8 @@ def hugging_face_trainer(tmp_path: Path, **options: Any) -> HuggingFaceTrainer:
     args = TrainingArguments(
         output_dir=str(tmp_path / "hf"), use_cpu=True, num_train_epochs=1, save_strategy="no", report_to=[], **options
     )
-    return HuggingFaceTrainer(Model(), args, train_dataset=[{"x": torch.zeros(4)}] * 8)
+    data = [{"x": torch.zeros(4)}] * 8
+    return HuggingFaceTrainer(Model(), args, train_dataset=data, eval_dataset=data)
 
 
 def test_transformers_its_own_resume(tmp_path: Path) -> None:
@@ -124,6 +129,27 @@ def test_transformers_without_attach(tmp_path: Path) -> None:
     trainer.add_callback(huggingface.RelumeCallback(root=tmp_path))
     with pytest.raises(CheckpointError, match=r"call attach\(trainer\)"):
         trainer.train()
+
+
+@pytest.mark.parametrize("framework", ["lightning", "huggingface"])
+def test_validation_within_training_is_a_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, framework: str) -> None:
+    phases = []
+    phase = Run.phase
+
+    def noted(self: Run, name: str) -> Any:
+        phases.append((name, self.completed))
+        return phase(self, name)
+
+    monkeypatch.setattr(Run, "phase", noted)
+    if framework == "lightning":
+        lightning_trainer(tmp_path).fit(Module(), loader(), loader())
+        assert phases == [("evaluation", 4)]
+        return
+    trainer = hugging_face_trainer(tmp_path, eval_strategy="epoch", per_device_train_batch_size=2)
+    huggingface.RelumeCallback(root=tmp_path).attach(trainer)
+    trainer.train()
+    trainer.evaluate()
+    assert phases == [("evaluation", 4)]
 
 
 def test_transformers_an_error_in_training_ends_the_run(tmp_path: Path) -> None:

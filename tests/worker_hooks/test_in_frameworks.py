@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.worker_hooks.conftest import HERE, RUN_ID, World
+from worker_hooks.protocol.generations import read_rank_file
 
 pytestmark = pytest.mark.torch
 
@@ -99,11 +100,22 @@ def test_in_two_processes(world: World, framework: Framework) -> None:
 
 
 @BOTH
-def test_with_a_resumable_sampler(world: World, framework: Framework) -> None:
-    whole = framework.finish(world, "plain", 1, plain=True, sampler="resumable", epochs=1)
-    (again,), (records,) = framework.resume(world, whole, 4, sampler="resumable", epochs=1)
-    assert_continues(framework, whole[0], again, 4)
-    assert set(outcomes(records).values()) == {"PASS"}
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_with_a_resumable_sampler(world: World, framework: Framework, ranks: int) -> None:
+    whole = framework.finish(world, "plain", ranks, plain=True, sampler="resumable", epochs=1)
+    ends, records = framework.resume(world, whole, 3, sampler="resumable", epochs=1)
+    for rank in range(ranks):
+        assert_continues(framework, whole[rank], ends[rank], 3)
+        assert set(outcomes(records[rank]).values()) == {"PASS"}
+
+
+def test_what_accelerate_pads_is_in_the_ledger(world: World) -> None:
+    """42 samples on two ranks in batches of 4: six batches each, 48 entries."""
+    HUGGING_FACE.finish(world, "with", 2)
+    run = world.folder / "with" / RUN_ID
+    ledger = read_rank_file(run / "step-00000009.g1", 0).data["loaders"]["loader"]["ledger"]
+    assert ledger["unit"] == "samples" and ledger["totals"]["padded"] == 2 * 6  # the third epoch goes on in the file
+    assert [ledger["totals"][kind] for kind in ("repeated", "skipped", "unknown", "left_out")] == [0, 0, 0, 0]
 
 
 def test_lightning_validates_once_where_it_validates_within_an_epoch(world: World) -> None:

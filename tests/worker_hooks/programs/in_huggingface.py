@@ -83,7 +83,7 @@ class Watched(Trainer):
         if self.options["sampler"] == "framework":
             return super().get_train_dataloader()
         sampler = ResumableSampler(self.train_dataset, seed=5)
-        return DataLoader(self.train_dataset, self.args.per_device_train_batch_size, sampler=sampler)
+        return DataLoader(self.train_dataset, self.args.per_device_train_batch_size, sampler=sampler, drop_last=True)
 
 
 class Watch(TrainerCallback):

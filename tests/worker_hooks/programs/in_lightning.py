@@ -48,10 +48,18 @@ warnings.filterwarnings("ignore")
 class Module(LightningModule):
     def __init__(self) -> None:
         super().__init__()
+        self.batches = 0
         self.net = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 8))
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["batches"] = self.batches
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.batches = checkpoint["batches"]
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         x, y, _ = batch
+        self.batches += 1
         return nn.functional.cross_entropy(self.net(x), y)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
@@ -113,7 +121,7 @@ def loader(options: dict[str, Any], *, train: bool) -> DataLoader[Any]:
         torch.arange(count),
     )
     if train and options["sampler"] == "resumable":
-        return DataLoader(data, options["batch"], sampler=ResumableSampler(data, seed=5))
+        return DataLoader(data, options["batch"], sampler=ResumableSampler(data, seed=5), drop_last=True)
     return DataLoader(data, options["batch"], shuffle=train)
 
 
@@ -155,6 +163,7 @@ def main(options: dict[str, Any]) -> None:
     end = {
         "seen": watch.seen,
         "hooks": watch.hooks,
+        "batches": module.batches,
         "parameters": tensors_digest(dict(module.named_parameters())),
         "buffers": tensors_digest(dict(module.named_buffers())) if rank == 0 else None,
         "moments": tensors_digest(
