@@ -68,6 +68,15 @@ def test_bytes_go_to_their_places_and_into_their_digests(
     assert [f"sha256:{hasher.hexdigest()}" for hasher in hashers] == expected
 
 
+def test_a_file_can_be_begun_before_it_is_known_what_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(bytes(1000))
+    assert reading.begin(tmp_path / "file") == 1000
+    monkeypatch.setattr(os, "posix_fadvise", fail)
+    assert reading.begin(tmp_path / "file") == 1000, "a file system that cannot is no outage"
+    with pytest.raises(FileNotFoundError):
+        reading.begin(tmp_path / "none")
+
+
 def test_a_file_that_ends_too_early_is_said(tmp_path: Path) -> None:
     (tmp_path / "short").write_bytes(b"abc")
     with pytest.raises(EOFError, match="short ends at 3, 10 bytes were expected"), Reading() as one:

@@ -10,6 +10,7 @@ O_DIRECT and any number of threads, 0.4 s and more with several readers or WILLN
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -17,6 +18,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 WINDOW = 2 << 20
+_HEAD = 64 << 20  # what a disk reads in the 0.02 s that planning a load of 1 GiB takes
 _VIEWS = 512  # of one read: the kernel takes 1024
 _AHEAD = 8  # so many windows may wait for their digest
 
@@ -133,6 +135,17 @@ def _windows(segments: Iterable[Segment]) -> Iterator[list[_Part]]:
         at = segment.start + segment.size
     if window:
         yield window
+
+
+def begin(path: Path) -> int:
+    """Its length. The kernel begins to read it, while whoever asks finds out where the bytes belong. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # not every file system can
+            os.posix_fadvise(descriptor, 0, _HEAD, os.POSIX_FADV_WILLNEED)
+        return os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
 
 
 def read_into(descriptor: int, views: list[memoryview], start: int, path: Path) -> None:

@@ -22,6 +22,7 @@ from worker_hooks.protocol.manifest import (
 )
 from worker_hooks.protocol.messages import MessageError
 from worker_hooks.training.files.digests import bytes_digest
+from worker_hooks.training.files.reading import begin
 from worker_hooks.training.files.share_files import INDEX
 from worker_hooks.training.resuming.share_index import Chunk, chunks_of, misplaced
 
@@ -66,7 +67,7 @@ def inspect(folder: Path, ref: RankRef, *, sizes: bool) -> tuple[RankFile, Share
         data = _compared(folder, ref.file, ref.digest)
         file = _believed(ref.file, lambda: _rank_file(folder, ref.rank, data))
         for entry in file.files if sizes else ():
-            found = (folder / entry.name).stat().st_size
+            found = begin(folder / entry.name)
             if found != entry.bytes:
                 raise _Wrong(f"{entry.name} has {found} bytes, {entry.bytes} were written")
         return file, Share(ref.rank, folder, file.files, _chunks(folder, file))
