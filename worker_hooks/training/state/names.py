@@ -49,8 +49,10 @@ def parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def state(model: nn.Module) -> dict[str, object]:
-    """The model's state dict under clean names; the tensors share memory with the model's."""
-    return {clean(model, name): value for name, value in model.state_dict().items()}
+    """The model's state dict under clean names; its tensors share memory with the model's, or are the model's own."""
+    ours = type(model).state_dict is nn.Module.state_dict and "state_dict" not in vars(model)
+    state = model.state_dict(keep_vars=True) if ours else model.state_dict()
+    return {clean(model, name): value for name, value in state.items()}
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:

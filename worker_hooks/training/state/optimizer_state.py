@@ -31,16 +31,18 @@ class OptimizerState:
                 if isinstance(value, torch.Tensor) and group["params"]:
                     yield f"{self._name}/group.{index}.{key}", value, group["params"][0]
 
-    def values(self) -> dict[str, Any]:
-        """JSON: the groups' settings and parameter names, the state's other values, and where each tensor lives."""
-        state: dict[str, Any] = {}
-        for parameter, items in self._optimizer.state.items():
-            state[self._names[parameter]] = {
-                key: _describe(value, self._key(parameter, key)) for key, value in items.items()
-            }
+    def values(self, described: dict[str, Any] | None = None) -> dict[str, Any]:
+        """JSON: the groups' settings and parameter names, the state's other values, and where each tensor lives.
+
+        `described`: the state as it was told before, where nothing in it has changed.
+        """
+        groups = [self._group(index, group) for index, group in enumerate(self._optimizer.param_groups)]
+        return {"groups": groups, "state": self._describe_state() if described is None else described}
+
+    def _describe_state(self) -> dict[str, Any]:
         return {
-            "groups": [self._group(index, group) for index, group in enumerate(self._optimizer.param_groups)],
-            "state": state,
+            self._names[parameter]: {key: _describe(value, self._key(parameter, key)) for key, value in items.items()}
+            for parameter, items in self._optimizer.state.items()
         }
 
     def targets(self, stored: Mapping[str, Any]) -> Tensors:

@@ -6,7 +6,7 @@ Three homes for a tensor, because whatever differs by rank must never share a ke
 - JSON values go into the rank's own file.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import nn
 from worker_hooks.training.errors import CheckpointError, CheckpointMismatch
 from worker_hooks.training.state import ddp, names
 from worker_hooks.training.state.codec import Tensors, decode, encode
+from worker_hooks.training.state.kept_parts import KeptModels, KeptOptimizer, Piece
 from worker_hooks.training.state.optimizer_state import OptimizerState
 
 
@@ -28,6 +29,10 @@ class Parts:
     values: dict[str, Any] = field(default_factory=dict)
     from_rank_zero: set[str] = field(default_factory=set)
 
+    def put(self, pieces: Iterable[Piece]) -> None:
+        for path, tensor, shared in pieces:
+            (self.shared if shared else self.own)[path] = tensor.detach()
+
 
 class Tracked:
     """The objects by name: `model`, `model.0` (lists), `model.generator` (dicts), `optimizer`, …, and extras."""
@@ -37,6 +42,8 @@ class Tracked:
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
         self.loaders: dict[str, Any] = {}
         self.others: dict[str, Any] = {}
+        self._kept: KeptModels | None = None
+        self._kept_optimizers: dict[str, KeptOptimizer] = {}
 
     def add(self, name: str, value: Any) -> None:
         """Raises TypeError for an object whose state nobody can read."""
@@ -59,25 +66,47 @@ class Tracked:
     # --- reading ------------------------------------------------------------------------------------------------
 
     def collect(self, world_size: int) -> Parts:
-        """References, not copies; nothing is changed by looking (a fresh optimizer stays without state)."""
-        parts = Parts()
-        home = _Homes(self.models, world_size)
-        parts.from_rank_zero = set(self.buffers(world_size)[0])
+        """References, not copies; nothing is changed by looking (a fresh optimizer stays without state).
+
+        What was found is kept: where every tensor is still in its place the next call only takes them up again.
+        """
+        parts, home = Parts(), None
+        if self._kept is None or not self._kept.holds(self.models, world_size):
+            home, self._kept_optimizers = _Homes(self.models, world_size), {}
+            self._kept = self._look(parts, home, world_size)
+        else:
+            self._kept.put(parts.shared, parts.own)
+        parts.from_rank_zero = set(self._kept.from_rank_zero)
+        for name, optimizer in self.optimizers.items():
+            kept = self._kept_optimizers.get(name)
+            if kept is not None and kept.holds(optimizer):
+                parts.values[name] = kept.values()
+                kept.put(parts.shared, parts.own)
+            else:
+                home = home or _Homes(self.models, world_size)
+                self._kept_optimizers[name] = self._look_at(parts, name, optimizer, home)
+        for name, item in self.others.items():
+            parts.values[name] = encode(item.state_dict(), name, parts.own)
+        return parts
+
+    def _look(self, parts: Parts, home: "_Homes", world_size: int) -> KeptModels:
+        pieces: list[Piece] = []
         for name, model in self.models.items():
             for key, value in names.state(model).items():
                 path = f"{name}/{key}"
                 if isinstance(value, torch.Tensor):
-                    home.put(parts, path, value, home.is_shared(value))
+                    pieces.append((path, value, home.is_shared(value)))
                 else:
                     parts.values[path] = encode(value, path, parts.own)
-        for name, optimizer in self.optimizers.items():
-            state = OptimizerState(name, optimizer, self.models)
-            parts.values[name] = state.values()
-            for path, value, parameter in state.tensors():
-                home.put(parts, path, value, home.is_shared(parameter))
-        for name, item in self.others.items():
-            parts.values[name] = encode(item.state_dict(), name, parts.own)
-        return parts
+        parts.put(pieces)
+        return KeptModels(self.models, pieces, set(self.buffers(world_size)[0]), world_size)
+
+    def _look_at(self, parts: Parts, name: str, optimizer: torch.optim.Optimizer, home: "_Homes") -> KeptOptimizer:
+        state = OptimizerState(name, optimizer, self.models)
+        pieces = [(path, value, home.is_shared(parameter)) for path, value, parameter in state.tensors()]
+        parts.put(pieces)
+        parts.values[name] = values = state.values()
+        return KeptOptimizer(optimizer, state, values, pieces)
 
     def parameters(self) -> Tensors:
         """What the `parameters` fingerprint covers: every parameter of every tracked module."""
@@ -121,7 +150,8 @@ class Tracked:
             raise CheckpointMismatch(f"not in the checkpoint: {missing}; only in the checkpoint: {unknown}")
         fill: Tensors = {}
         for name, model in self.models.items():
-            fill |= {f"{name}/{k}": v for k, v in names.state(model).items() if isinstance(v, torch.Tensor)}
+            state = names.state(model).items()
+            fill |= {f"{name}/{key}": value.detach() for key, value in state if isinstance(value, torch.Tensor)}
         for name, optimizer in self.optimizers.items():
             fill |= OptimizerState(name, optimizer, self.models).targets(values[name])
         return fill, lambda tensors: self._finish(values, tensors)
@@ -154,10 +184,6 @@ class _Homes:
 
     def is_shared(self, tensor: torch.Tensor) -> bool:
         return self._single or names.is_sharded(tensor) or _memory(tensor) in self._equal
-
-    @staticmethod
-    def put(parts: Parts, path: str, tensor: torch.Tensor, shared: bool) -> None:
-        (parts.shared if shared else parts.own)[path] = tensor.detach()
 
 
 def _memory(tensor: torch.Tensor) -> Any:
