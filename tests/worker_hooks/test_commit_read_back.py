@@ -48,7 +48,7 @@ def size(folder: Path) -> int:
 
 
 def test_two_ranks_read_each_others_shares(world: World) -> None:
-    world.finish(2, total=4, sleep_after_s=3.0)
+    world.finish(2, total=4, stay_until="verified.json")
     (folder,) = world.run.glob("step-00000004.g1")
     reports = [json.loads((folder / read_back.report_name(rank)).read_text()) for rank in (0, 1)]
     assert [(report["rank"], report["by"], report["problem"]) for report in reports] == [(0, 1, None), (1, 0, None)]

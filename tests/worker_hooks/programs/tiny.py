@@ -2,6 +2,7 @@
 
 argv[1] is JSON, see `DEFAULTS`. Each rank writes `<out>.<rank>.json`: its losses and the digests of what it ends with.
 `die` is {"rank", "step"}: that rank (null: each) kills itself there. `swallow` wraps the loop in `except Exception`.
+`stay_until`: after its last update the program stays until a file of that name is in the newest checkpoint.
 """
 
 import errno
@@ -54,7 +55,7 @@ DEFAULTS: dict[str, Any] = {
     "sleep_s": 0.0,
     "asynchronous": False,
     "full_disk": None,
-    "sleep_after_s": 0.0,
+    "stay_until": None,
 }
 
 
@@ -232,7 +233,8 @@ def tracked(options: dict[str, Any], kind: type[Job] = Job) -> None:
                         raise
                 incidents(options, job, run)
                 time.sleep(options["sleep_s"])
-        time.sleep(options["sleep_after_s"])
+        while options["stay_until"] and not (newest(run.folder) / options["stay_until"]).exists():
+            time.sleep(0.02)
         write(options, job, {"generation": run.generation, "steps": run.completed})
 
     Run.launch(
@@ -245,6 +247,10 @@ def tracked(options: dict[str, Any], kind: type[Job] = Job) -> None:
         exact=options["exact"],
         asynchronous=options["asynchronous"],
     )
+
+
+def newest(folder: Path) -> Path:
+    return max(folder.glob("step-*"))
 
 
 def fill_disk(rank: int, step: int) -> None:
