@@ -2,8 +2,9 @@
 
 Parts: `kill-walk` (every moment, on the in-memory Slurm and on the real one), `disturbances` (the promised durations:
 60 s, 60 s, 3 minutes), `requeue-loop` (one job requeued 200 times on the real Slurm, none lost), `lab-removal` (`up`
-killed at many moments), `floods` (a million Xid lines), `checkpoint-kills` (500 runs on two ranks), `demos` (the whole
-story N times, with what each took). Name parts to run only those.
+killed at many moments), `floods` (a million Xid lines), `checkpoint-kills` (500 runs on two ranks), `identity` (killed at
+each of 60 steps, in six worlds), `damage` (every file of a run's folder in every way), `demos` (the whole story N times,
+with what each took). Name parts to run only those.
 """
 
 import argparse
@@ -87,6 +88,16 @@ def checkpoint_kills(campaign: Campaign) -> None:
     campaign.run("500 runs killed at random moments of saving, committing, pruning and loading", argv, 7200)
 
 
+def identity(campaign: Campaign) -> None:
+    argv = [*PYTEST, "--timeout=600", "tests/worker_hooks/test_identity_every_step.py"]
+    campaign.run("killed at each of 60 steps, on 1, 2 and 4 ranks with 0 and 2 loader workers", argv, 10800)
+
+
+def damage(campaign: Campaign) -> None:
+    argv = [*PYTEST, "--timeout=1800", "tests/worker_hooks/test_damage_matrix.py"]
+    campaign.run("every file of a run's folder, damaged in every way", argv, 3600)
+
+
 def demos(campaign: Campaign) -> None:
     """The demonstration again and again: each must be verified and bit-identical; the times are told, not judged."""
     rto, requeue = [], []
@@ -117,6 +128,8 @@ PARTS: dict[str, Callable[[Campaign], None]] = {
     "lab-removal": lab_removal,
     "floods": floods,
     "checkpoint-kills": checkpoint_kills,
+    "identity": identity,
+    "damage": damage,
     "demos": demos,
 }
 
