@@ -296,6 +296,18 @@ def test_a_superseded_generations_node_local_step_is_never_loaded(replicated: Cl
     assert index.name not in generations.accepted_folders(replicated.world.run, LOCAL)
 
 
+def test_a_step_that_fails_its_verification_is_set_aside_on_every_tier(replicated: Cluster) -> None:
+    """Otherwise the next attempt would take the same step from the other tier, and fail again."""
+    replicated.killed(die={"rank": None, "step": 9})
+    env = {**replicated.env, "RELUME_SABOTAGE": "weights"}
+    failed = replicated.world.tiny(2, env=env, every=4)
+    assert failed.wait() == [77, 77], failed.text()
+    name = "step-00000008.g1"
+    for folder in (replicated.world.run / name, replicated.world.run / "local" / name):
+        assert "failed verification" in (folder / "quarantine.json").read_text()
+    assert replicated.resumed().step == 6
+
+
 def test_a_peer_that_dies_in_the_middle_of_its_saves(replicated: Cluster) -> None:
     """Whatever was under way, the resumed run is the uninterrupted one."""
     replicated.env["RELUME_LOCAL_EVERY"] = "1"
