@@ -2,9 +2,9 @@
 
 Parts: `kill-walk` (every moment, on the in-memory Slurm and on the real one), `disturbances` (the promised durations:
 60 s, 60 s, 3 minutes), `requeue-loop` (one job requeued 200 times on the real Slurm, none lost), `lab-removal` (`up`
-killed at many moments), `floods` (a million Xid lines), `checkpoint-kills` (500 runs on two ranks), `identity` (killed at
-each of 60 steps, in six worlds), `damage` (every file of a run's folder in every way), `demos` (the whole story N times,
-with what each took). Name parts to run only those.
+killed at many moments), `floods` (a million Xid lines), `checkpoint-kills` (500 runs on two ranks), `identity` (killed
+at each of 60 steps, in six worlds), `damage` (every file of a run's folder in every way), `demos` (the whole story N
+times, with what each took). Name parts to run only those.
 """
 
 import argparse

@@ -1,5 +1,5 @@
-"""Resume cases of public reports about the order of things on disk, with relatives of each: R22 (a pointer and a removal
-before the data are durable), R30 (a resume that needs its predecessor's last words), R34 (too few kept)."""
+"""Resume cases of public reports about the order of things on disk, with relatives of each: R22 (a pointer and a
+removal before the data are durable), R30 (a resume that needs its predecessor's last words), R34 (too few kept)."""
 
 import os
 import shutil
