@@ -14,6 +14,7 @@ from worker_hooks.training.telemetry import Telemetry
 from worker_hooks.training.tiers.exchange import CopyFailed, Exchange
 from worker_hooks.training.tiers.local import LocalTier, Partner
 from worker_hooks.training.tiers.nodes import Nodes
+from worker_hooks.training.tiers.own_folder import demand_own
 from worker_hooks.training.tiers.sources import Ground
 
 
@@ -23,13 +24,16 @@ class Tiers:
     def __init__(
         self, settings: Settings, coordinator: Coordinator, identity: Identity, telemetry: Telemetry, *, keep: int
     ) -> None:
-        """Collective. Raises CheckpointError on every rank where the ranks have other settings than each other."""
+        """Collective. Raises CheckpointError on every rank where the ranks have other settings than each other, or a
+        folder that is not their node's own."""
         self.nodes = Nodes.gather(coordinator, settings.node)
         self.local: LocalTier | None = None
         self.exchange: Exchange | None = None
         self._identity = identity
         self._telemetry = telemetry
         _demand_same(coordinator, self.nodes, settings, keep)
+        if settings.local is not None:
+            demand_own(coordinator, self.nodes, settings.local, identity.run)
         if settings.local is not None and len(self.nodes.order) > 1:
             self.exchange = Exchange(coordinator, self.nodes, settings.local, identity.generation)
         self.ground = Ground(identity.run, coordinator, self.nodes, settings.local, self.exchange)
