@@ -47,9 +47,13 @@ def test_a_superseded_attempt_removes_nothing_from_the_node(tmp_path: Path, node
     run = train(tmp_path / "root", tmp_path / "nvme", 4)
     minting.mint(run, node="other", world_size=1, now=time.time())
     (node / run.name / "step-00000001.g1").mkdir()
+    parts = node / run.name / ".trash-parts-1"  # what the newer attempt's resume reads
+    parts.mkdir()
     with pytest.raises(generations.NotNewest):
         retention.follow_index(node / run.name, run, 1)
-    assert shares(node / run.name) == [1, 2, 4]
+    with pytest.raises(generations.NotNewest):
+        retention.clear(node / run.name, run, 1, 9)
+    assert shares(node / run.name) == [1, 2, 4] and parts.exists()
 
 
 def test_an_index_that_cannot_be_read_removes_nothing(tmp_path: Path, node: Path) -> None:

@@ -25,6 +25,7 @@ def follow_index(node: Path, run: Path, generation: int, on_node: OnNode = lambd
     Raises NotNewest as soon as the token is somebody else's, OSError where the index cannot be read: nothing is
     removed then.
     """
+    generations.check_token(run, generation)  # what looks like trash may be parts that the newer attempt reads
     shares = on_node(lambda: _shares(node))
     if not shares:
         return []
@@ -39,6 +40,7 @@ def follow_index(node: Path, run: Path, generation: int, on_node: OnNode = lambd
 
 def clear(node: Path, run: Path, generation: int, step: int, on_node: OnNode = lambda act: act()) -> None:
     """Remove all shares up to that step, and the folder if nothing else is in it. Raises like `follow_index`."""
+    generations.check_token(run, generation)
     _remove([share for share in on_node(lambda: _shares(node)) if _step(share) <= step], run, generation, on_node)
     with suppress(OSError):
         on_node(node.rmdir)
