@@ -256,6 +256,19 @@ def test_a_nodes_disk_that_does_not_read_is_no_outage_of_the_storage(
     assert told.startswith("step-00000004.g1: the share of rank 0 on gpu7: [Errno 5] Input/output error")
 
 
+def test_a_node_whose_disk_takes_nothing_walks_back_with_the_others(replicated: Cluster) -> None:
+    """One rank's error there would end every attempt, and the older shared step would never be reached."""
+    replicated.killed(peer=True)
+    disk = replicated.disk(2).parent
+    shutil.rmtree(disk)
+    disk.write_text("a file where a folder should be")
+    resumed = replicated.resumed(peer=True)
+    assert resumed.step == 8
+    (told,) = resumed.signs("checkpoint_not_whole")
+    assert "gpu2 cannot keep what it lacks: [Errno 20] Not a directory" in told and str(disk) in told
+    same_as_uninterrupted(replicated, resumed)
+
+
 def test_every_copy_of_a_share_is_bad(replicated: Cluster) -> None:
     """The older shared step, and why not the newer one, with every copy's own reason."""
     replicated.killed(peer=True)

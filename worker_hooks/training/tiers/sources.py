@@ -139,8 +139,7 @@ class Sources:
         nowhere = [] if SHARED in self.tiers else [share for share, nodes in self._holders.items() if not nodes]
         if nowhere:
             return "; ".join(self._why_nowhere(share) for share in nowhere)
-        self._tell_heads(manifest)
-        return None
+        return self._tell_heads()
 
     def bring(self, wanted: Mapping[int, Parts | None]) -> bool:
         """Copy to each node the shares that its ranks want and it lacks, and to a rank what it wants of others.
@@ -175,15 +174,19 @@ class Sources:
         """What each rank found wrong, by rank: copies on nodes are left out from now on. Returns what is wrong with
         the checkpoint on shared storage. The same on every rank."""
         shared: list[str] = []
+        brought: list[tuple[str, int, str]] = []
         for rank, found in enumerate(problems):
             node = self._ground.nodes.names[rank]
             for share, problem in found:
                 if share is not None and self._is_local(node, share):
                     self._refuse(node, share, problem, bad=True)
                 elif share is not None and self._where(node, share) == "absent":
-                    self._refuse(self._holders[share][0], share, problem, bad=True)  # whose heads and parts they were
+                    brought.append((node, share, problem))
                 else:
                     shared.append(problem)
+        for node, share, problem in brought:
+            # Not bad yet: they were kept on this node since. A rank of the holder's reads every byte there and says so.
+            self._refuse(self._holders[share][0], share, f"what {node} was brought of it: {problem}", bad=False)
         return shared
 
     def broken(self, error: OSError) -> tuple[int, str] | None:
@@ -247,8 +250,9 @@ class Sources:
             return holder, share, str(error), error.damaged
         return None
 
-    def _tell_heads(self, manifest: Manifest) -> None:
-        """Every rank needs every index; those that some node lacks come from the first node that has them."""
+    def _tell_heads(self) -> str | None:
+        """Every rank needs every index; those that some node lacks come from the first node that has them. Returns
+        which nodes cannot keep them, and why."""
         ground, said = self._ground, {}
         absent = [
             share for share in self._holders if any(self._where(node, share) == "absent" for node in ground.nodes.order)
@@ -260,16 +264,22 @@ class Sources:
                 except (OSError, ValueError):
                     said[str(share)] = {}  # what is not there is found missing, and the copy left out
         if not absent:
-            return
-        for found in ground.coordinator.gather(said):
-            for texts in found.values():
-                self._keep(texts)
+            return None
+        found = [texts for told in ground.coordinator.gather(said) for texts in told.values()]
+        failed = ground.coordinator.gather(self._kept(found))
+        nodes = {node: why for node, why in zip(ground.nodes.names, failed, strict=True) if why is not None}
+        return "; ".join(f"{node} cannot keep what it lacks: {why}" for node, why in nodes.items()) or None
 
-    def _keep(self, texts: Mapping[str, str]) -> None:
-        for name, text in texts.items():
-            path = self._made_heads / self.name / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(text.encode())
+    def _kept(self, found: Iterable[Mapping[str, str]]) -> str | None:
+        """What this node's disk said, if it does not take them: that is no outage, an older step may need no disk."""
+        try:
+            for name, text in (pair for texts in found for pair in texts.items()):
+                path = self._made_heads / self.name / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(text.encode())
+        except OSError as error:
+            return str(error)
+        return None
 
     def _why_nowhere(self, share: int) -> str:
         told = {node: f"on {node}: {problem}" for (node, number), problem in self._refused.items() if number == share}
