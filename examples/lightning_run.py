@@ -1,7 +1,6 @@
 """A LightningModule under Relume: one callback, nothing else in the training changes.
 
-Run it as `relume run --ranks 2 -- python examples/lightning_run.py`, or under torchrun. Ranks are started from outside
-in both cases: TorchElasticEnvironment tells Lightning so, which would otherwise read Slurm's variables.
+Run it as `relume run --ranks 2 -- python examples/lightning_run.py`, or under torchrun.
 """
 
 import os
@@ -10,7 +9,6 @@ from typing import Any
 import synthetic
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.plugins.environments import TorchElasticEnvironment
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -48,7 +46,6 @@ def main() -> None:
         devices=int(os.environ.get("LOCAL_WORLD_SIZE", ranks)),
         num_nodes=ranks // int(os.environ.get("LOCAL_WORLD_SIZE", ranks)),
         strategy="ddp" if ranks > 1 else "auto",
-        plugins=TorchElasticEnvironment() if "RANK" in os.environ else None,
         max_epochs=args.epochs,
         accumulate_grad_batches=2,
         enable_checkpointing=False,

@@ -143,3 +143,24 @@ def test_lightning_goes_on_after_a_finished_fit_when_more_epochs_are_asked_for(w
     (again,) = LIGHTNING.finish(world, "again", 1)
     assert_continues(LIGHTNING, whole[0], again, 13)
     assert again["hooks"] == whole[0]["hooks"][4:]
+
+
+def test_lightning_takes_the_ranks_of_relume_run_for_what_they_are_inside_srun(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lightning.pytorch import Trainer
+    from lightning.pytorch.plugins.environments import TorchElasticEnvironment
+
+    from worker_hooks.integrations.lightning import RelumeCallback
+
+    for name, value in {
+        "SLURM_NTASKS": "2",
+        "SLURM_JOB_NAME": "train",
+        "SLURM_PROCID": "1",
+        "SLURM_LOCALID": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "RELUME_RUN_ID": "tj-1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "taken away again by monkeypatch")
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID")
+    trainer = Trainer(callbacks=[RelumeCallback()], devices=1, num_nodes=1, accelerator="cpu", logger=False)
+    assert isinstance(trainer._accelerator_connector.cluster_environment, TorchElasticEnvironment)

@@ -6,6 +6,7 @@ taken where strategies may wrap it; the counters of the loops, and the question 
 after a restart, are in `lightning_state`.
 """
 
+import os
 import sys
 from contextlib import ExitStack
 from typing import Any
@@ -31,6 +32,7 @@ class RelumeCallback(Callback):  # type: ignore[misc]
     """
 
     def __init__(self, **options: Any) -> None:
+        _tell_started_from_outside()
         self._options = options
         self._run: Run | None = None
         self._stream: Stream | None = None
@@ -134,6 +136,13 @@ class RelumeCallback(Callback):  # type: ignore[misc]
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         self._stack.__exit__(type(exception), exception, exception.__traceback__)
+
+
+def _tell_started_from_outside() -> None:
+    """The ranks of `relume run` are no tasks of srun, which Lightning takes them for in a Slurm job. It looks when the
+    Trainer is made: after this."""
+    if "RANK" in os.environ and (run_id := os.environ.get("RELUME_RUN_ID")):
+        os.environ.setdefault("TORCHELASTIC_RUN_ID", run_id)
 
 
 def _take_loader(trainer: Any, begin: Any) -> None:

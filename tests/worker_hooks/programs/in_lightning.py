@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, EarlyStopping
-from lightning.pytorch.plugins.environments import TorchElasticEnvironment
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -145,7 +144,6 @@ def main(options: dict[str, Any]) -> None:
         accelerator="cpu",
         devices=ranks,
         strategy="ddp" if ranks > 1 else "auto",
-        plugins=TorchElasticEnvironment() if ranks > 1 else None,
         max_epochs=options["epochs"] if options["max_steps"] == -1 else -1,
         max_steps=options["max_steps"],
         accumulate_grad_batches=options["accumulate"],
