@@ -1,6 +1,7 @@
 """What a verified load costs: ours with every digest compared, against `dcp.load`, which compares none.
 
     python benchmarks/checkpoint_load.py [--json] [--folder /var/tmp] [--size 1073741824] [--rounds 15] [--worlds 1,2]
+                                         [--keep-heap]
 
 Each rank holds `--size` bytes of state (a model's parameters and two Adam moments in 384 tensors), replicated. Ours is
 what a resume does: the newest checkpoint is found, its manifest, rank files and indexes are compared, and its tensors
@@ -11,6 +12,10 @@ warm-up.
 
 A resume then compares the tensors in memory once more with the digests of their chunks, before the first step.
 `dcp.load` has no counterpart of that, so it is in no ratio: `compare` in `seconds` says what it takes.
+
+The peer makes each tensor in memory of its own before it copies it. As glibc comes, that memory is given back and
+faulted in again at every load, which is most of the peer's warm time; in a process whose heap happens to keep it the
+peer is three times as fast. `--keep-heap` tells malloc to keep it: the peer at its best.
 
 The last line is JSON: medians of the rounds' ratios and, in `intervals`, 95 % intervals of these medians (bootstrap,
 seeded); `seconds` holds the medians of each part. `checkpoint.py` reports the same ratios.
@@ -36,6 +41,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.rounds import Rounds, interval, slowest
 
 LAYERS = 128
+KEPT_HEAP = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 33)}
 
 
 # --- one rank -----------------------------------------------------------------------------------------------------
@@ -141,7 +147,7 @@ def forget(folder: Path) -> None:
 # --- all ranks ----------------------------------------------------------------------------------------------------
 
 
-def measure(world: int, folder: Path, size: int, rounds: int) -> Rounds:
+def measure(world: int, folder: Path, size: int, rounds: int, *, keep_heap: bool = False) -> Rounds:
     """The figures of each round by method, the slowest rank's."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -152,6 +158,7 @@ def measure(world: int, folder: Path, size: int, rounds: int) -> Rounds:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "GLOO_SOCKET_IFNAME": "lo",
+        **(KEPT_HEAP if keep_heap else {}),
     }
     try:
         ranks = [
@@ -190,6 +197,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=1 << 30)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--worlds", default="1,2")
+    parser.add_argument("--keep-heap", action="store_true", help="malloc gives nothing back: the peer at its best")
     parser.add_argument("--rank-in", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank_in:
@@ -197,7 +205,7 @@ def main() -> None:
         return
     line: dict[str, Any] = {"rounds": options.rounds, "size": options.size, "seconds": {}, "intervals": {}}
     for world in map(int, options.worlds.split(",")):
-        rounds = measure(world, options.folder, options.size, options.rounds)
+        rounds = measure(world, options.folder, options.size, options.rounds, keep_heap=options.keep_heap)
         for name, values in ratios(world, rounds).items():
             line[name] = round(statistics.median(values), 3)
             line["intervals"][name] = interval(values)
