@@ -193,6 +193,7 @@ class Saver:
         self.check()
         last = self.last_step
         failure = self._committer.failed.get((last, SHARED)) or self._turns.failure(last, SHARED)
+        failure = failure or self._turns.own_failure(last, SHARED)
         if failure is not None:
             raise CheckpointError(failure)
 

@@ -80,3 +80,7 @@ class Turns:
             return self._failed.get((step, tier)) or self._board.read(f"failure/{tier}/{step}")
         except (OSError, RuntimeError):
             return None
+
+    def own_failure(self, step: int, tier: Tier) -> str | None:
+        """What went wrong with this rank's own part: known also when the other ranks, and their store, are gone."""
+        return self._failed.get((step, tier))
