@@ -282,6 +282,14 @@ def test_every_copy_of_a_share_is_bad(replicated: Cluster) -> None:
     same_as_uninterrupted(replicated, resumed)
 
 
+def test_a_rank_file_lost_from_the_index_costs_no_resume_by_fewer_ranks(replicated: Cluster) -> None:
+    """The shares on the nodes have it too, and that is the one that was compared."""
+    replicated.killed(peer=True)
+    (replicated.world.run / "local" / "step-00000010.g1" / "rank-00001.json").write_text("[]")
+    replicated.world.nodes = 1
+    assert replicated.resumed(1, elastic="keep_lr").step == 10
+
+
 def test_a_damaged_index_on_shared_storage_is_set_aside(replicated: Cluster) -> None:
     replicated.killed()
     (replicated.world.run / "local" / "step-00000010.g1" / "manifest.json").write_text("{")

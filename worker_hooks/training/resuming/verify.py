@@ -6,6 +6,8 @@ from typing import Any
 import torch
 
 from worker_hooks.protocol.generations import read_rank_file
+from worker_hooks.protocol.manifest import RankFile
+from worker_hooks.protocol.messages import MessageError
 from worker_hooks.training.comms import Coordinator
 from worker_hooks.training.errors import VerificationFailed
 from worker_hooks.training.resuming.candidates import Source
@@ -205,7 +207,7 @@ def replicas_check(source: Source, coordinator: Coordinator) -> list[Check]:
     """Had the ranks diverged when they saved what one of them stores for all? Each brings the samples of the ranks it
     stands for; nothing to say where there are none (one rank, version 1 of a fingerprint). Collective."""
     others = range(coordinator.rank, source.manifest.world_size, coordinator.world_size)
-    files = [read_rank_file(source.folder, other) if other != source.own.rank else source.own for other in others]
+    files = [file for other in others if (file := _rank_file(source, other)) is not None]
     keys = ("replicas", "replicated_shards")
     mine = [[found.rank, {key: found.fingerprint.get(key) for key in keys}] for found in files]
     samples = {rank: sample for said in coordinator.gather(mine) for rank, sample in said}
@@ -216,6 +218,14 @@ def replicas_check(source: Source, coordinator: Coordinator) -> list[Check]:
         why = f"{' and '.join(f'ranks {ranks}' for ranks in apart)} had diverged at the save, one's values are loaded"
         return [Check("replicas", DEGRADED, None, apart, "REPLICAS_DIVERGED", why)]
     return [Check("replicas", PASS, None, None)]
+
+
+def _rank_file(source: Source, rank: int) -> RankFile | None:
+    """None where it is broken or gone: of what came from nodes the index was not read, and no resume needs it."""
+    try:
+        return source.own if rank == source.own.rank else read_rank_file(source.folder, rank)
+    except (MessageError, FileNotFoundError):
+        return None
 
 
 def _also_in(saved: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
