@@ -108,6 +108,16 @@ def test_several_agents_on_one_node_are_refused(run: Stage) -> None:
     assert not (run.root / RUN_ID).exists()
 
 
+def test_outside_of_slurm_the_log_says_how_to_go_on(run: Stage) -> None:
+    environ = {name: value for name, value in run.environ().items() if not name.startswith(("RELUME_", "SLURM"))}
+    show = (sys.executable, "-c", "import os; print(os.environ['RELUME_RUN_ID'], os.environ['RELUME_GENERATION'])")
+    output, errors = run.start(program=show, environ=environ).communicate(timeout=20)
+    run_id, _, generation = output.strip().partition(" ")
+    assert generation == "1" and f"to go on with this one: RELUME_RUN_ID={run_id}\n" in errors
+    output, errors = run.start(program=show, environ={**environ, "RELUME_RUN_ID": run_id}).communicate(timeout=20)
+    assert output.strip() == f"{run_id} 2" and "to go on with this one" not in errors
+
+
 def test_a_bare_job_shares_its_run_id_between_nodes(run: Stage) -> None:
     def bare(*where: int | str) -> dict[str, str]:
         environ = run.environ(*where)  # type: ignore[arg-type]

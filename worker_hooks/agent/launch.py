@@ -12,6 +12,7 @@ from worker_hooks.agent.options import RunOptions
 from worker_hooks.agent.placement import Placement, default_ranks
 from worker_hooks.agent.run_folder import folder_name, make_run_folder, parent_folder
 from worker_hooks.protocol.generations import run_folder
+from worker_hooks.protocol.identity import own_run_id
 from worker_hooks.protocol.manifest import Generation
 
 
@@ -41,6 +42,8 @@ def prepare(
     run = run_folder(
         options.checkpoint_root, attempt.find_run_id(environ, identity, options.checkpoint_root, placement, wait)
     )
+    if identity is None and not placement.under_slurm and own_run_id(environ) is None:
+        say(f"outside of Slurm each start is a run of its own; to go on with this one: RELUME_RUN_ID={run.name}")
     plan = attempt.plan_ranks(options.ranks or default_ranks(environ), placement)
     url = (identity.url if identity else None) or user_config(environ).url
     addresses = _addresses(options, environ, url)

@@ -51,7 +51,7 @@ class Run:
         **options: Any,
     ) -> None:
         self._tracked = Tracked()
-        self._attempt = Attempt(self._tracked, Options(**options))
+        self._attempt = Attempt(self._tracked, Options.of(options))
         self._in_batches = False
         self.track(
             model=model,

@@ -48,6 +48,8 @@ def read_settings(
     name = run_id or own_run_id(environ) or environ.get("RELUME_RUN_ID") or _local_run_id(folder, environ)
     if not is_run_id(name):
         raise ValueError(f"run id {name!r} is not of the form {FORM}")
+    if environ.get("RELUME_GENERATION"):
+        _where_the_agent_minted(environ, folder, name)
     node = node_name(environ)
     base = _local(local or environ.get("RELUME_LOCAL"), node)
     every = _every(local_every, environ)
@@ -71,6 +73,21 @@ def read_settings(
         local_every=(every or 0) if base is not None else 0,
         peer=environ.get("RELUME_PEER", "") not in ("", "0") if peer is None else peer,
     )
+
+
+def _where_the_agent_minted(environ: Mapping[str, str], folder: Path, name: str) -> None:
+    """An agent's generation counts in the folder where it was minted. Elsewhere the run would look superseded."""
+    root, run_id = environ.get("RELUME_CHECKPOINT_ROOT"), environ.get("RELUME_RUN_ID")
+    if root and os.path.realpath(root) != os.path.realpath(folder):
+        raise ValueError(
+            f"root={str(folder)!r}: `relume run`, which started this rank, keeps the run in {root}; leave root open, "
+            f"or start it as `relume run --checkpoint-root {folder}`"
+        )
+    if run_id and run_id != name:
+        raise ValueError(
+            f"run_id={name!r}: `relume run`, which started this rank, knows it as {run_id}; leave run_id open, or set "
+            f"RELUME_RUN_ID={name} for `relume run`"
+        )
 
 
 def _local(given: str | Path | None, node: str) -> Path | None:
