@@ -225,6 +225,14 @@ def test_a_checkpoint_at_an_epochs_end_does_the_remaining_epochs(world: World) -
     assert [end["losses"] for end in ends] == [end["losses"] for end in plain]
 
 
+def test_one_line_in_the_log_says_how_the_resume_went(killed: World) -> None:
+    """Where nobody has a page."""
+    started = killed.tiny(2)
+    assert started.wait() == [0, 0], started.text()
+    lines = [line for line in started.text().splitlines() if "goes on after" in line]
+    assert lines == ["relume: goes on after step 8, step-00000008.g1: PASS"]
+
+
 def test_another_number_of_ranks_is_refused_unless_a_policy_says_what_becomes_of_the_batch(killed: World) -> None:
     """R19: the global batch would silently be another one. Refused before anything is loaded, and nothing set aside."""
     started = killed.tiny(1)

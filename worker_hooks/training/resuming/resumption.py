@@ -135,10 +135,19 @@ class Resumption:
         source.close()
         with self._lease, self._walking_back(source):  # rank 0's, for all of them
             verify.demand(checks, self._coordinator, self.step)
+        self._say(source, checks)
         if self.elastic is not None:
             elastic.scale(tracked.optimizers.values(), tracked.others.values(), self.elastic.lr_factor)
         self.ready = True
         self._telemetry.phase("training")
+
+    def _say(self, source: Source, checks: list[verify.Check]) -> None:
+        """One line in rank 0's log: where nobody has a page, nothing else tells what is not shown to be equal."""
+        if self._identity.rank != 0:
+            return
+        odd = [" ".join(filter(None, (check.name, check.code))) for check in checks if check.outcome != verify.PASS]
+        said = verify.worst(checks) + (f" ({', '.join(odd)})" if odd else "")
+        print(f"relume: goes on after step {self.step}, {source.folder.name}: {said}", file=sys.stderr, flush=True)
 
     def open_later(self, name: str, feed: Feed) -> Iterator[Any]:
         """A further tracked loader: its place is compared when it is opened, before the first step that uses it.
