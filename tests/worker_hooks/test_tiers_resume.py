@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.worker_hooks.local_stage import node, train
 from tests.worker_hooks.test_training_telemetry import events, run_dir
 from worker_hooks import Run
 from worker_hooks.protocol import generations
+from worker_hooks.protocol.committing import commit_complete
 from worker_hooks.protocol.losses import read_losses
 from worker_hooks.protocol.tiers import LOCAL
 from worker_hooks.training.files import reading
@@ -285,6 +287,7 @@ def test_every_copy_of_a_share_is_bad(replicated: Cluster) -> None:
 def test_a_rank_file_lost_from_the_index_costs_no_resume_by_fewer_ranks(replicated: Cluster) -> None:
     """The shares on the nodes have it too, and that is the one that was compared."""
     replicated.killed(peer=True)
+    commit_complete(replicated.world.run, now=time.time())  # the kill may have come before rank 0's commit
     (replicated.world.run / "local" / "step-00000010.g1" / "rank-00001.json").write_text("[]")
     replicated.world.nodes = 1
     assert replicated.resumed(1, elastic="keep_lr").step == 10
