@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -56,6 +57,17 @@ def test_a_step_that_is_due_on_both_tiers_is_the_same_bytes_on_both(tmp_path: Pa
     waited = {record["step"]: record["blocked_s"] is None for record in records(run_dir, "local")}
     assert waited == {2: False, 4: True}, "what training waited for one save is counted once"
     assert all(record["blocked_s"] is not None for record in records(run_dir, "shared"))
+
+
+def test_a_share_that_another_run_of_the_same_id_left_is_replaced(tmp_path: Path, node: Path, run_dir: Path) -> None:
+    """Whoever deletes a root and begins again does not visit every node."""
+    run = train(tmp_path / "root", tmp_path / "nvme", 3)
+    shutil.rmtree(run)
+    run_dir.mkdir(exist_ok=True)
+    run = train(tmp_path / "root", tmp_path / "nvme", 3)
+    assert (run / "local" / "step-00000002.g1" / MANIFEST).exists()
+    share = node / run.name / "step-00000002.g1" / "rank-00000.json"
+    assert share.read_bytes() == (run / "local" / "step-00000002.g1" / "rank-00000.json").read_bytes()
 
 
 def test_a_share_beyond_the_memory_limit_is_the_same_on_both(tmp_path: Path, node: Path, run_dir: Path) -> None:
@@ -129,7 +141,7 @@ def test_the_environment_says_what_the_script_leaves_open(
     [
         ({"local": "nvme/{node}", "local_every": 2}, "absolute, such as /nvme/{node}"),
         ({"local": "/nvme"}, "local_every .or RELUME_LOCAL_EVERY. says after how many updates"),
-        ({"local": "/nvme", "local_every": -1}, "local_every=-1 .* a number of updates"),
+        ({"local": "/nvme", "local_every": -1}, "local_every=-1: a whole number, at least 0"),
     ],
 )
 def test_a_setting_that_cannot_be_right_is_refused(tmp_path: Path, options: dict[str, Any], says: str) -> None:

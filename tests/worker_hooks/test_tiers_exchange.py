@@ -2,7 +2,6 @@
 
 import errno
 import os
-import signal
 import socket
 import threading
 import time
@@ -13,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.worker_hooks.conftest import Ranks, World
-from tests.worker_hooks.tiers_stage import FOLDER, make_share
+from tests.worker_hooks.tiers_stage import FOLDER, make_share, wait_for
 from worker_hooks.protocol.manifest import RankRef, rank_file_name, rank_folder_name
 from worker_hooks.protocol.messages import MessageError
 from worker_hooks.training.files import writing
@@ -24,8 +22,6 @@ from worker_hooks.training.tiers.nodes import Nodes
 from worker_hooks.training.tiers.share_stream import rank_file_digest
 
 pytestmark = pytest.mark.torch
-
-PROGRAM = Path(__file__).parent / "programs" / "copies.py"
 
 
 class Together:
@@ -210,6 +206,32 @@ def test_a_full_disk_there_fails_the_copy_with_the_files_name(pair: Pair, monkey
     assert pair.landed(1, 0) == []
 
 
+def test_a_full_disk_here_is_not_said_to_be_the_holders(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = pair.share(0)
+    (pair.folders[0] / FOLDER / rank_file_name(0)).write_bytes(data)
+
+    def full(descriptor: int, piece: memoryview) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(writing, "write", full)
+    with pytest.raises(CopyFailed, match=r"^the disk here, not rank 0 on gpu1: .*No space left") as caught:
+        pair.ends[1].get(0, FOLDER, 0, rank_file_digest(data))
+    assert not caught.value.damaged
+
+
+def test_more_askers_than_turns_wait_for_theirs(pair: Pair) -> None:
+    """As when many nodes of a replicated model want the same share."""
+    data = pair.share(0, 3 * link.WINDOW)
+    (pair.folders[0] / FOLDER / rank_file_name(0)).write_bytes(data)
+    pair.ends[0]._turn = threading.BoundedSemaphore(2)
+    name = f"{rank_folder_name(0)}/tensors.bin"
+    share = RankRef(0, rank_file_name(0), rank_file_digest(data))
+    into = [pair.folders[1] / f"asker-{number}" for number in range(10)]
+    with ThreadPoolExecutor(len(into)) as pool:
+        list(pool.map(lambda folder: pair.ends[1].get_parts(0, FOLDER, share, {name: [(0, 5000)]}, folder), into))
+    assert all(folder.exists() for folder in into)
+
+
 def test_a_share_of_another_generation_is_refused(pair: Pair) -> None:
     """A superseded attempt cannot put anything among its successor's shares."""
     data = make_share(pair.folders[0] / "step-00000120.g2", 0, 100, generation=2)
@@ -325,68 +347,6 @@ def test_closing_ends_what_is_under_way_on_both_sides(pair: Pair, monkeypatch: p
             put.result(30)
     go_on.set()
     wait_for(lambda: pair.landed(1, 0) == [])
-
-
-# --- real ranks ---------------------------------------------------------------------------------------------------
-
-
-def copying(world: World) -> tuple[Ranks, Path]:
-    """Rank 0 puts a large share on rank 1's node, whose disk is slow; its main thread goes on counting."""
-    data = make_share(world.folder / "gpu1" / "tj-1" / FOLDER, 0, 20 * link.WINDOW)
-    (world.folder / "rank_file.json").write_bytes(data)
-    started = world.start(PROGRAM, [str(world.folder), FOLDER], 2)
-    wait_for((world.folder / "mid-copy").exists, started)
-    return started, world.folder / "gpu2" / "tj-1" / FOLDER
-
-
-def test_a_peer_killed_in_the_middle_of_a_copy(world: World) -> None:
-    started, there = copying(world)
-    os.kill(started.pids[1], signal.SIGKILL)
-    wait_for((world.folder / "first").exists, started)
-    assert "rank 1 on gpu2" in (world.folder / "first").read_text()
-    counted = (world.folder / "counted").stat().st_size
-    wait_for(lambda: (world.folder / "counted").stat().st_size > counted, started)
-    (world.folder / "end").touch()
-    assert started.wait() == [0, -9], started.text()
-    assert not (there / rank_file_name(0)).exists() and not (there / rank_folder_name(0)).exists()
-
-
-def test_a_peer_stopped_in_the_middle_of_a_copy_and_back_again(world: World) -> None:
-    """The copy is given up in time; the next one goes through: nothing was poisoned."""
-    started, there = copying(world)
-    os.kill(started.pids[1], signal.SIGSTOP)
-    try:
-        wait_for((world.folder / "first").exists, started)
-        assert "rank 1 on gpu2: the other side does not go on" in (world.folder / "first").read_text()
-        assert not (there / rank_file_name(0)).exists()
-    finally:
-        os.kill(started.pids[1], signal.SIGCONT)
-    (world.folder / "again").touch()
-    wait_for((world.folder / "second").exists, started)
-    (world.folder / "end").touch()
-    assert started.wait() == [0, 0], started.text()
-    assert (world.folder / "second").read_text() == "kept"
-    assert (there / rank_file_name(0)).exists()
-    assert not list(there.glob(".*")), "what the first copy left was cleared away"
-
-
-def test_a_copy_that_is_under_way_does_not_hold_up_the_end_of_a_process(world: World) -> None:
-    started, _ = copying(world)
-    os.kill(started.pids[1], signal.SIGSTOP)
-    try:
-        (world.folder / "end at once").touch()
-        wait_for((world.folder / "ended").exists, started)
-    finally:
-        os.kill(started.pids[1], signal.SIGCONT)
-    (world.folder / "end").touch()
-    assert started.wait() == [0, 0], started.text()
-
-
-def wait_for(answer: Callable[[], bool], started: Ranks | None = None) -> None:
-    deadline = time.monotonic() + 60
-    while not answer():
-        assert time.monotonic() < deadline, started.text() if started else "it never came"
-        time.sleep(0.01)
 
 
 # --- nodes --------------------------------------------------------------------------------------------------------

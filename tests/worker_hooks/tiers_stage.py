@@ -1,8 +1,11 @@
 """Shares on nodes, for tests of the tiers."""
 
 import random
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+from tests.worker_hooks.conftest import Ranks
 from worker_hooks.protocol.durable import encode_json
 from worker_hooks.protocol.manifest import FileEntry, RankFile, encode_rank_file, parse_folder, rank_folder_name
 from worker_hooks.training.files.digests import DEFAULT, file_digest
@@ -23,3 +26,10 @@ def make_share(folder: Path, rank: int, size: int, *, generation: int = 3) -> by
     step, _ = parse_folder(folder.name) or (0, 0)
     share = RankFile(rank, generation, step, files, {"state": {}}, {}, {"finite": True}, {}, (), {"world_size": 2})
     return encode_json(encode_rank_file(share))
+
+
+def wait_for(answer: Callable[[], bool], started: Ranks | None = None) -> None:
+    deadline = time.monotonic() + 60
+    while not answer():
+        assert time.monotonic() < deadline, started.text() if started else "it never came"
+        time.sleep(0.01)

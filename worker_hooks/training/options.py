@@ -10,7 +10,10 @@ from typing import Any
 from worker_hooks.training.files.digests import value_digest
 from worker_hooks.training.settings import Settings, read_settings
 
-_LEAST = {"checkpoint_every": 0, "keep": 1, "total_steps": 1, "accumulation": 1, "keep_local": 1, "host_memory": 1}
+_LEAST = {
+    **{"checkpoint_every": 0, "keep": 1, "total_steps": 1, "accumulation": 1, "local_every": 0, "keep_local": 1},
+    "host_memory": 1,
+}
 
 
 @dataclass(frozen=True)

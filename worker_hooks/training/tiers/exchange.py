@@ -35,7 +35,7 @@ from worker_hooks.training.tiers.share_stream import (
 GREETING_S = 10.0
 GRACE_S = 30.0
 _SLOWEST = 20e6  # bytes per second
-_AT_A_TIME = 16
+_AT_A_TIME = 64
 _BACKLOG = 64
 _FIRST_WORDS = 4096
 
@@ -125,13 +125,21 @@ class Exchange:
         try:
             if peer.problem is not None:
                 raise LinkError(peer.problem)
-            connection = socket.create_connection((peer.address, peer.port), timeout=GREETING_S)
-            with connection, self._linked(connection, b"asks", limit_s) as link:
+            with self._connected(peer) as connection, self._linked(connection, b"asks", limit_s) as link:
                 yield link
         except ShareDamaged as error:
             raise CopyFailed(f"rank {to} on {peer.node}: {error}", damaged=True) from None
-        except (LinkError, OSError) as error:
+        except LinkError as error:
             raise CopyFailed(f"rank {to} on {peer.node}: {error}") from None
+        except OSError as error:  # what the connection has to say is a LinkError
+            raise CopyFailed(f"the disk here, not rank {to} on {peer.node}: {error}") from None
+
+    @staticmethod
+    def _connected(peer: Peer) -> socket.socket:
+        try:
+            return socket.create_connection((peer.address, peer.port), timeout=GREETING_S)
+        except OSError as error:
+            raise LinkError(str(error)) from None
 
     @contextmanager
     def _linked(self, connection: socket.socket, role: bytes, limit_s: float) -> Iterator[Link]:
@@ -155,10 +163,14 @@ class Exchange:
             except OSError:  # closed, or no descriptors left: a moment later there may be some
                 time.sleep(0.1)
                 continue
-            if self._turn.acquire(blocking=False):
-                threading.Thread(target=self._answer, args=(connection,), name="relume-exchange", daemon=True).start()
-            else:
+            if not self._turn.acquire(timeout=GREETING_S):  # the asker waits as long for the first word
                 connection.close()
+                continue
+            try:
+                threading.Thread(target=self._answer, args=(connection,), name="relume-exchange", daemon=True).start()
+            except RuntimeError:  # no thread to be had: this question has no answer, the next one may
+                connection.close()
+                self._turn.release()
 
     def _answer(self, connection: socket.socket) -> None:
         """One question of one rank. Who does not know the secret gets no answer."""

@@ -67,6 +67,7 @@ class LocalTier:
         its turn.
         """
         self.tidy()
+        self.remove(snapshot.step)  # another run of the same id may have left a share of that name on this node
         index, me = self.place(snapshot.step), self._me
         share = self._folder / index.name
         written = self._written(share, snapshot)

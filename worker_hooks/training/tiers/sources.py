@@ -155,6 +155,8 @@ class Sources:
         }
         mine = ground.nodes.ranks(ground.node)
         tasks = needs[ground.node][mine.index(ground.coordinator.rank) :: len(mine)]
+        begin = len(tasks) * ground.nodes.order.index(ground.node) // len(ground.nodes.order)
+        tasks = tasks[begin:] + tasks[:begin]  # or all nodes would ask the first holder at once
         fetched = [self._fetched(share) for share in tasks]
         few = {share: parts for share, parts in absent.items() if share not in needs[ground.node]}
         fetched += [self._fetched(share, parts) for share, parts in sorted(few.items())]
