@@ -20,7 +20,7 @@ packages_of() {
             echo slurm-wlm slurmctld slurmd slurm-client slurmdbd munge mariadb-server-core mariadb-client-core \
                 iproute2 util-linux passwd python3 python3-venv git make
             ;;
-        test) echo redis-server postgresql sudo python3-venv git make ;;
+        test) echo redis-server postgresql sudo python3-venv git make btrfs-progs ;;
         browser) echo chromium ;;
         *) die "unknown group '$1' (lab, test, browser)" ;;
     esac
