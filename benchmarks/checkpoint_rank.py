@@ -27,6 +27,7 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
 from worker_hooks import Run
+from worker_hooks.training.saving.read_back import ReadingBack
 
 LAYERS = 128
 PIECE = 8 << 20
@@ -130,8 +131,7 @@ class Rank:
         attempt._occasions._every = 0
         assert not committer.failed, committer.failed
         # The reading back is idle work of its own, and would slow the methods that come next.
-        self.saver._reading = None
-        self.saver._to_read.clear()
+        self.saver._read_back = ReadingBack(self.saver.identity)
         self.saver._background.wait()  # the folder before it is removed
         return figures
 
