@@ -11,7 +11,8 @@ steps that run meanwhile take longer than idle ones until everything is durable.
 manifest (or DCP's metadata) is renamed into place. With several ranks the slowest counts. Peers: `dcp.async_save` with
 its default stager and with one that is kept (`DefaultStager`), on a thread and in a process; "DCP's best" is the best
 of them on that figure. Limits: one copy of the state into buffers at hand, an fsynced sequential write past the page
-cache (O_DIRECT) and through it. With two ranks the limits of writing are one rank's bytes: the state is replicated.
+cache (O_DIRECT) and through it. The ranks begin each save together, as a step of DDP ends. With two ranks the limits of
+writing are one rank's bytes: the state is replicated.
 
 The last line is JSON; each ratio is the median of the rounds' ratios, `intervals` are 95 % intervals of the medians
 (bootstrap, seeded). The figures of loading come from `checkpoint_load.py`.
@@ -62,6 +63,7 @@ def measure(world: int, folder: Path, size: int, rounds: int) -> Rounds:
                     "RANK": str(rank),
                     "LOCAL_RANK": str(rank),
                     "WORLD_SIZE": str(world),
+                    "LOCAL_WORLD_SIZE": str(world),
                     "MASTER_ADDR": "127.0.0.1",
                     "MASTER_PORT": str(port),
                     "GLOO_SOCKET_IFNAME": "lo",

@@ -8,6 +8,7 @@ import json
 import logging
 import mmap
 import os
+import random
 import shutil
 import statistics
 import sys
@@ -98,7 +99,7 @@ class Rank:
         if self.rank == 0:
             os.sync()
         dist.barrier()
-        time.sleep(0.2)
+        time.sleep(0.5)
         dist.barrier()
 
     def timed(self, save: Callable[[], Callable[[], float | None]]) -> dict[str, float]:
@@ -106,6 +107,7 @@ class Rank:
         self.change()
         self.settle()
         idle = statistics.median([self.step() for _ in range(100)])
+        dist.barrier()
         begun = time.perf_counter()
         durable = save()
         blocked = time.perf_counter() - begun
@@ -204,7 +206,8 @@ class Rank:
         }
         names = list(methods)
         found = {}
-        for name in names[number % len(names) :] + names[: number % len(names)]:
+        # The same order on every rank, and another in each round: no method always comes after the same other one.
+        for name in random.Random(number).sample(names, len(names)):
             found[name] = methods[name]()
             if name in ("odirect", "buffered"):
                 self.unlink()

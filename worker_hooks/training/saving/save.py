@@ -132,7 +132,7 @@ class Saver:
             self.last_step = step
         self._saving = True
         if isinstance(snapshot.staged, Stage):
-            # It follows the copy from its first bytes on.
+            # It follows the copy: from its first bytes on where there is a core to spare.
             self._background.put(lambda: self._write(snapshot, started, tiers))
             snapshot.staged.fill(tensors)
             if not self._asynchronous:
@@ -218,6 +218,8 @@ class Saver:
         """One tier after the other, from the same buffer. What fails on one is no matter of the other."""
         part: Part | None = None
         failures: dict[Tier, str] = {}
+        with suppress(OSError):  # a copy that fails is told by the write
+            snapshot.staged.lead()
         for tier in tiers:
             try:
                 part = self._write_to(tier, snapshot, part)

@@ -1,0 +1,62 @@
+"""The copy into host memory is the same with one thread and with several, and gets the head start its cores ask for."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from worker_hooks.training.saving import copying
+from worker_hooks.training.saving.copying import copy, head_start
+from worker_hooks.training.saving.progress import Progress
+
+pytestmark = pytest.mark.torch
+
+PIECE = copying._PIECE
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE + 17])
+def test_every_byte_and_no_more_is_copied(size: int, threads: int) -> None:
+    source = torch.randint(256, (size,), dtype=torch.uint8)
+    memory = torch.zeros(size + 128, dtype=torch.uint8)
+    copy([memory[64 : 64 + size]], [source])
+    assert torch.equal(memory[64 : 64 + size], source)
+    assert not memory[:64].any()
+    assert not memory[64 + size :].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.bool, torch.float8_e4m3fn])
+def test_strided_sources_of_every_kind(dtype: torch.dtype, threads: int) -> None:
+    sources = [torch.randn(300, 500).to(dtype).t(), torch.randn(7, 3, 2).to(dtype)[:, 1], torch.randn(()).to(dtype)]
+    targets = [torch.empty(source.shape, dtype=dtype) for source in sources]
+    copy(targets, sources)
+    for target, source in zip(targets, sources, strict=True):
+        assert torch.equal(target.view(-1).view(torch.uint8), source.contiguous().view(-1).view(torch.uint8))
+
+
+@pytest.mark.parametrize(
+    ("cores", "ranks", "share"),
+    [(2, None, 0.5), (3, None, 0.0), (2, "2", 1.0), (4, "2", 0.5), (6, "2", 0.0), (96, "8", 0.0), (2, "many", 0.5)],
+)
+def test_the_head_start(cores: int, ranks: str | None, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert head_start({} if ranks is None else {"LOCAL_WORLD_SIZE": ranks}) == share
+
+
+def test_the_writer_is_not_woken_before_its_place() -> None:
+    progress, woken = Progress(), []
+    progress._changed.notify_all = lambda: woken.append(progress._filled)  # type: ignore[method-assign]
+    progress._wanted = 20
+    for filled in (10, 19, 20, 30):
+        progress.advance(filled, None)
+    assert woken == [20, 30]
+    assert progress.reach(25) == 30
