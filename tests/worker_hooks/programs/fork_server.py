@@ -16,9 +16,11 @@ import sys
 import time
 import traceback
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch._dynamo
+import torch.distributed as dist
 import torch.distributed.checkpoint
 import torch.distributed.fsdp
 import torch.nn.parallel
@@ -38,6 +40,20 @@ def start(request: dict) -> list[int]:
     return pids
 
 
+def keep_groups() -> None:
+    """A gloo group that ends with its last reference joins its thread while this one holds the GIL, and that thread may
+    want it: ranks that had written everything hung for ever as their model was freed (torch 2.13, rarely).
+    So no group is freed before the rank exits."""
+    kept: list[Any] = []
+    destroy = dist.destroy_process_group
+
+    def destroyed(group: Any = None) -> None:
+        kept.extend(dist.distributed_c10d._world.pg_map)
+        destroy(group)
+
+    dist.destroy_process_group = destroyed
+
+
 def become(script: str, argv: list[str], environment: dict[str, str], log: str) -> None:
     code = 1
     try:
@@ -49,6 +65,7 @@ def become(script: str, argv: list[str], environment: dict[str, str], log: str) 
         os.environ.update(environment)
         sys.argv = [script, *argv]
         sys.path.insert(0, str(Path(script).parent))
+        keep_groups()
         runpy.run_path(script, run_name="__main__")
         code = 0
     except SystemExit as error:
