@@ -1,16 +1,24 @@
-"""Each rank's own record of its local losses (docs/formats.md section 6), read back: `{"step", "loss": hex float}`."""
+"""Each rank's own record of its local losses (docs/formats.md section 6): `{"step", "loss": hex float, "check"}`."""
 
 import json
 import re
+import zlib
 from pathlib import Path
+from typing import Any
 
 _NAME = re.compile(r"rank-(\d{5})\.g(\d+)\.jsonl")
+
+
+def loss_record(step: int, loss: str) -> dict[str, Any]:
+    """One line of the record. `check` is what tells a damaged line from a run that goes another way."""
+    return {"step": step, "loss": loss, "check": f"{zlib.crc32(f'{step} {loss}'.encode()):08x}"}
 
 
 def read_losses(run: Path, rank: int, *, before_generation: int | None = None, after_step: int = 0) -> dict[int, str]:
     """The kept curve of one rank: step to hex loss, where a later generation's step replaces an earlier one's.
 
-    A torn last line, which a killed rank leaves, is dropped.
+    A torn last line, which a killed rank leaves, is dropped, and so is one that does not match its check. Lines without
+    a check are those of earlier versions.
     """
     files = {}
     for path in (run / "losses").glob(f"rank-{rank:05d}.g*.jsonl"):
@@ -28,7 +36,10 @@ def _read(path: Path) -> dict[int, str]:
     for line in path.read_bytes().splitlines():
         try:
             item = json.loads(line)
-            found[int(item["step"])] = float.fromhex(item["loss"]).hex()
+            step, loss = int(item["step"]), float.fromhex(item["loss"]).hex()
+            check = loss_record(step, item["loss"])["check"]
+            if item.get("check", check) == check:
+                found[step] = loss
         except (ValueError, KeyError, TypeError):
             continue
     return found

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from worker_hooks.protocol.losses import loss_record
 from worker_hooks.protocol.manifest import losses_file_name
 from worker_hooks.protocol.messages import encode_number
 from worker_hooks.protocol.slots import FILE_NAME, SlotWriter
@@ -70,7 +71,7 @@ class Telemetry:
         self._losses = LineFile(settings.run / "losses" / losses_file_name(rank, generation))
         self._queue: deque[dict[str, Any]] = deque(maxlen=QUEUE_LIMIT)
         self._points: deque[tuple[str, int, float, float]] = deque(maxlen=QUEUE_LIMIT)
-        self._loss_lines: deque[dict[str, Any]] = deque(maxlen=QUEUE_LIMIT)
+        self._loss_lines: deque[tuple[int, str]] = deque(maxlen=QUEUE_LIMIT)
         self._writing = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="relume-telemetry", daemon=True)
@@ -99,7 +100,7 @@ class Telemetry:
 
     def loss(self, step: int, value: float) -> None:
         """This rank's own record, which the next attempt replays against."""
-        self._loss_lines.append({"step": step, "loss": value.hex()})
+        self._loss_lines.append((step, value.hex()))
 
     # --- the writer thread --------------------------------------------------------------------------------------
 
@@ -117,7 +118,7 @@ class Telemetry:
             self._events.append(records + self._metrics())
         else:
             self._points.clear()
-        self._losses.append(_drain(self._loss_lines))
+        self._losses.append([loss_record(*line) for line in _drain(self._loss_lines)])
 
     def close(self) -> None:
         """Flush and stop. The slot stays mapped until the process ends: the agent reads its last state."""
