@@ -20,6 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+BESIDE = ["-n", "auto"]  # a core each: a killed rank mostly waits for a disk or another rank
 WHOLE = "tests/cluster/test_training_real.py"
 
 
@@ -84,17 +85,17 @@ def floods(campaign: Campaign) -> None:
 
 def checkpoint_kills(campaign: Campaign) -> None:
     files = ("test_checkpoint_kills.py", "test_local_failures.py")
-    argv = [*PYTEST, "--timeout=1800", *(f"tests/worker_hooks/{name}" for name in files)]
+    argv = [*PYTEST, *BESIDE, "--timeout=1800", *(f"tests/worker_hooks/{name}" for name in files)]
     campaign.run("500 runs killed at random moments of saving, committing, pruning and loading", argv, 7200)
 
 
 def identity(campaign: Campaign) -> None:
-    argv = [*PYTEST, "--timeout=600", "tests/worker_hooks/test_identity_every_step.py"]
+    argv = [*PYTEST, *BESIDE, "--timeout=1800", "tests/worker_hooks/test_identity_every_step.py"]
     campaign.run("killed at each of 60 steps, on 1, 2 and 4 ranks with 0 and 2 loader workers", argv, 10800)
 
 
 def damage(campaign: Campaign) -> None:
-    argv = [*PYTEST, "--timeout=1800", "tests/worker_hooks/test_damage_matrix.py"]
+    argv = [*PYTEST, *BESIDE, "--timeout=1800", "tests/worker_hooks/test_damage_matrix.py"]
     campaign.run("every file of a run's folder, damaged in every way", argv, 3600)
 
 
