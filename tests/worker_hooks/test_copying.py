@@ -1,4 +1,4 @@
-"""The copy into host memory is the same with one thread and with several, and gets the head start its cores ask for."""
+"""The copy into host memory is the same with one thread and with several; its writer waits where it has no core."""
 
 import os
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from worker_hooks.training.saving import copying
-from worker_hooks.training.saving.copying import copy, head_start
+from worker_hooks.training.saving.copying import copy, spare_core
 from worker_hooks.training.saving.progress import Progress
 
 pytestmark = pytest.mark.torch
@@ -43,13 +43,21 @@ def test_strided_sources_of_every_kind(dtype: torch.dtype, threads: int) -> None
 
 
 @pytest.mark.parametrize(
-    ("cores", "ranks", "share"),
-    [(2, None, 0.5), (3, None, 0.0), (2, "2", 1.0), (4, "2", 0.5), (6, "2", 0.0), (96, "8", 0.0), (2, "many", 0.5)],
+    ("cores", "ranks", "spare"),
+    [
+        (2, None, False),
+        (3, None, True),
+        (2, "2", False),
+        (5, "2", False),
+        (6, "2", True),
+        (96, "8", True),
+        (3, "many", True),
+    ],
 )
-def test_the_head_start(cores: int, ranks: str | None, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_spare_core(cores: int, ranks: str | None, spare: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    assert head_start({} if ranks is None else {"LOCAL_WORLD_SIZE": ranks}) == share
+    assert spare_core({} if ranks is None else {"LOCAL_WORLD_SIZE": ranks}) is spare
 
 
 def test_the_writer_is_not_woken_before_its_place() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from worker_hooks.training.files.share_files import ALIGN, BLOCK
-from worker_hooks.training.saving.copying import copy, head_start
+from worker_hooks.training.saving.copying import copy, spare_core
 from worker_hooks.training.saving.progress import Mark, Progress
 from worker_hooks.training.saving.shares import Chunk, Share
 
@@ -113,7 +113,6 @@ class Stage:
         self.filled_at = 0.0
         self._places = {placed.index: image.at + placed.start for image in images for placed in image.placed}
         self.tensors = [buffer.view(self._places[index], chunk) for index, chunk in enumerate(share.chunks)]
-        self._end = max((image.at + image.bytes for image in images if image.bytes), default=0)
         self._stream: Any = None
         self._progress = Progress()
 
@@ -169,8 +168,9 @@ class Stage:
         now.wait_event(copied)
 
     def lead(self) -> None:
-        """Wait until the copy is so far ahead that a writer does not slow it. As `complete`."""
-        self._progress.reach(int(head_start() * self._end))
+        """Wait until a writer does not slow the copy any more. As `complete`."""
+        if not spare_core():
+            self.complete()
 
     def windows(self, image: Image) -> Iterator[memoryview]:
         """The image with the room up to the end of its last block, in stretches as they are filled. Not for the

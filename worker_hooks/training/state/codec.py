@@ -32,6 +32,9 @@ def encode(value: Any, path: str, tensors: Tensors | None) -> Any:
         return float(value) if math.isfinite(value) else {"$": "float", "text": repr(float(value))}
     if isinstance(value, bytes | bytearray):
         return {"$": "bytes", "base64": base64.b64encode(value).decode()}
+    if type(value) in (list, tuple) and all(type(item) is int for item in value):
+        # The state of Python's generator is 625 of them, at every save.
+        return list(value) if type(value) is list else {"$": "tuple", "items": list(value)}
     if isinstance(value, list):
         return [encode(item, f"{path}.{i}", tensors) for i, item in enumerate(value)]
     if type(value) is tuple:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from worker_hooks.training.files.digests import value_digest
+from worker_hooks.training.files.digests import raw_bytes, value_digest
 from worker_hooks.training.state.codec import decode, encode
 
 State = dict[str, Any]
@@ -44,7 +44,7 @@ def digests(state: State) -> dict[str, str]:
 
 
 def _pack(state: torch.Tensor) -> str:
-    return base64.b64encode(bytes(state.tolist())).decode()
+    return base64.b64encode(raw_bytes(state)).decode()
 
 
 def _unpack(text: str) -> torch.Tensor:
