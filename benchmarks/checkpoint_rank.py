@@ -102,12 +102,18 @@ class Rank:
         time.sleep(0.5)
         dist.barrier()
 
-    def timed(self, save: Callable[[], Callable[[], float | None]]) -> dict[str, float]:
-        """`save` begins a save and gives the question whether it is durable: the time, or None."""
+    def ready(self) -> float:
+        """Every method and every limit begins in the midst of training: all has changed and steps have just run. What
+        one of them takes when nothing else does."""
         self.change()
         self.settle()
         idle = statistics.median([self.step() for _ in range(100)])
         dist.barrier()
+        return idle
+
+    def timed(self, save: Callable[[], Callable[[], float | None]]) -> dict[str, float]:
+        """`save` begins a save and gives the question whether it is durable: the time, or None."""
+        idle = self.ready()
         begun = time.perf_counter()
         durable = save()
         blocked = time.perf_counter() - begun
@@ -162,7 +168,7 @@ class Rank:
     # --- limits -------------------------------------------------------------------------------------------------------
 
     def limit(self, act: Callable[[], None], *, alone: bool = False) -> dict[str, float]:
-        self.settle()
+        self.ready()
         begun = time.perf_counter()
         if self.rank == 0 or not alone:
             act()

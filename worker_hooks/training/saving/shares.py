@@ -125,6 +125,8 @@ def own_key(rank: int, key: str) -> str:
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
+    if type(tensor) is torch.Tensor and not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg()):
+        return tensor  # as nearly all are, and training waits
     to_local = getattr(tensor, "to_local", None)
     local: torch.Tensor = (to_local() if to_local is not None else tensor).detach()
     return local.resolve_conj().resolve_neg()

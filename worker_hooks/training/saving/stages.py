@@ -31,19 +31,21 @@ class Stages:
         self._stage: Stage | None = None
         self._digests: dict[Place, str] = {}
         self._alike: frozenset[Place] = frozenset()
+        self._laid_out = self._alike  # what lies apart in the stage at hand
 
     def stage(self, share: Share, tensors: list[torch.Tensor]) -> Stage | PieceStage:
         """Where the share's tensors are to be copied (`fill`); or, beyond the limit, what copies them piece by piece
         while they are written. No save may be in flight.
         """
+        if self._stage is not None and self._stage.share is share and self._laid_out == self._alike:
+            self._stage.begin()
+            return self._stage
         pinned = any(tensor.is_cuda for tensor in tensors)
-        images = lay_out(share.chunks, self._apart(share))
+        images, self._laid_out = lay_out(share.chunks, self._apart(share)), self._alike
         if self._limit is not None and room(images) > self._limit:
-            images = lay_out(share.chunks)
+            self._stage, images = None, lay_out(share.chunks)
             return PieceStage(share, images, self._memory(self._limit, pinned=pinned), tensors)
-        if self._stage is None or self._stage.share is not share or self._stage.images != images:
-            self._stage = Stage(share, images, self._memory(room(images), pinned=pinned))
-        self._stage.begin()
+        self._stage = Stage(share, images, self._memory(room(images), pinned=pinned))
         return self._stage
 
     def allocate(self, share: Share, *, pinned: bool) -> None:

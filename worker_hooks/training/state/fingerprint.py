@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from worker_hooks._version import __version__
-from worker_hooks.training.files.digests import local_tensor, tensors_digest, value_digest
+from worker_hooks.training.files.digests import tensors_digest, value_digest
 from worker_hooks.training.state import ddp, names, parallel
 from worker_hooks.training.state.tracked import Parts, Tracked
 
@@ -141,6 +141,6 @@ def _sample(tensor: torch.Tensor) -> torch.Tensor:
     """No copy of the whole: of a strided tensor its first row."""
     if not tensor.is_contiguous():
         tensor = tensor[(0,) * (tensor.dim() - 1)]
-        return local_tensor(tensor[:_SAMPLED])
+        return tensor[:_SAMPLED]
     flat = tensor.view(-1)
-    return local_tensor(flat[:: max(1, flat.numel() // _SAMPLED)])
+    return flat[:: max(1, flat.numel() // _SAMPLED)]
