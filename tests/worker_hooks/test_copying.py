@@ -1,6 +1,7 @@
 """The copy into host memory is the same with one thread and with several; its writer waits where it has no core."""
 
 import os
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -68,3 +69,16 @@ def test_the_writer_is_not_woken_before_its_place() -> None:
         progress.advance(filled, None)
     assert woken == [20, 30]
     assert progress.reach(25) == 30
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("no memory")])
+def test_a_writer_without_a_core_waits_for_the_end_of_the_copy(error: Exception | None) -> None:
+    progress = Progress()
+    waiter = threading.Thread(target=progress.over, daemon=True)
+    waiter.start()
+    progress.advance(1 << 30, None)
+    waiter.join(0.05)
+    assert waiter.is_alive()
+    progress.complete(error)
+    waiter.join(10)
+    assert not waiter.is_alive()

@@ -218,8 +218,7 @@ class Saver:
         """One tier after the other, from the same buffer. What fails on one is no matter of the other."""
         part: Part | None = None
         failures: dict[Tier, str] = {}
-        with suppress(OSError):  # a copy that fails is told by the write
-            snapshot.staged.lead()
+        snapshot.staged.lead()
         for tier in tiers:
             try:
                 part = self._write_to(tier, snapshot, part)

@@ -168,9 +168,9 @@ class Stage:
         now.wait_event(copied)
 
     def lead(self) -> None:
-        """Wait until a writer does not slow the copy any more. As `complete`."""
+        """Wait until a writer does not slow the copy any more. Not for the training thread."""
         if not spare_core():
-            self.complete()
+            self._progress.over()
 
     def windows(self, image: Image) -> Iterator[memoryview]:
         """The image with the room up to the end of its last block, in stretches as they are filled. Not for the
