@@ -16,7 +16,7 @@ pytestmark = pytest.mark.torch
 PIECE = copying._PIECE
 
 
-@pytest.fixture(params=[1, 2])
+@pytest.fixture(params=[1, 3])
 def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
@@ -44,20 +44,24 @@ def test_strided_sources_of_every_kind(dtype: torch.dtype, threads: int) -> None
 
 
 @pytest.mark.parametrize(
-    ("cores", "ranks", "spare"),
+    ("cores", "ranks", "threads", "spare"),
     [
-        (2, None, False),
-        (3, None, True),
-        (2, "2", False),
-        (5, "2", False),
-        (6, "2", True),
-        (96, "8", True),
-        (3, "many", True),
+        (2, None, 2, True),
+        (1, None, 1, False),
+        (2, "2", 1, False),
+        (3, "2", 1, True),
+        (4, "2", 2, True),
+        (4, "1", 4, False),
+        (96, "8", 12, False),
+        (96, "8", 8, True),
+        (2, "many", 2, True),
     ],
 )
-def test_the_spare_core(cores: int, ranks: str | None, spare: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_core_to_spare(
+    cores: int, ranks: str | None, threads: int, spare: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     assert spare_core({} if ranks is None else {"LOCAL_WORLD_SIZE": ranks}) is spare
 
 
