@@ -185,7 +185,7 @@ def test_bytes_reach_the_disk_before_the_copy_is_over(tmp_path: Path, monkeypatc
     staged = Stages().stage(share, share.tensors(found))
     assert isinstance(staged, Stage)
     path = tmp_path / "rank-00000.d/tensors.bin"
-    copy, groups = torch._foreach_copy_, []
+    copy, groups = staging.copy, []
 
     def copy_slowly(*said: Any, **more: Any) -> None:
         if len(groups) == 1:
@@ -194,7 +194,7 @@ def test_bytes_reach_the_disk_before_the_copy_is_over(tmp_path: Path, monkeypatc
         copy(*said, **more)
 
     monkeypatch.setattr(staging, "_GROUP", 8 << 20)
-    monkeypatch.setattr(torch, "_foreach_copy_", copy_slowly)
+    monkeypatch.setattr(staging, "copy", copy_slowly)
     with ThreadPoolExecutor(1) as writer:
         written = writer.submit(write_share, tmp_path, 0, staged, "xxh3_128")
         staged.fill(share.tensors(found))
@@ -212,7 +212,7 @@ def test_a_copy_that_fails_is_a_failed_save(tmp_path: Path, monkeypatch: pytest.
     def broken(*said: Any, **more: Any) -> None:
         raise RuntimeError("CUDA error: an illegal memory access")
 
-    monkeypatch.setattr(torch, "_foreach_copy_", broken)
+    monkeypatch.setattr(staging, "copy", broken)
     with ThreadPoolExecutor(1) as writer:
         written = writer.submit(write_share, tmp_path, 0, staged, "xxh3_128")
         with pytest.raises(RuntimeError, match="illegal"):

@@ -47,6 +47,6 @@ def spare_core(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def _one_core_copies() -> bool:
-    """Two threads of torch gain little over one call of glibc's: beside steps 0.063 and 0.060 s a GiB, and a writer that
-    has the other core is done 0.05 s sooner."""
+    """Two threads of torch gain little over glibc's one: beside steps 0.063 and 0.060 s a GiB, and a writer with the
+    other core is done 0.05 s sooner."""
     return bool(torch.get_num_threads() <= 2)
