@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.worker_hooks.share_folder import load_shares
 from worker_hooks.training.files import digests
 from worker_hooks.training.files.share_files import ALIGN, BLOCK
-from worker_hooks.training.saving import shares, staging
+from worker_hooks.training.saving import copying, shares, staging
 from worker_hooks.training.saving.background import wait_until
 from worker_hooks.training.saving.share_writer import Written, write_share
 from worker_hooks.training.saving.shares import Dealer, plan_share
@@ -185,7 +185,7 @@ def test_bytes_reach_the_disk_before_the_copy_is_over(tmp_path: Path, monkeypatc
     staged = Stages().stage(share, share.tensors(found))
     assert isinstance(staged, Stage)
     path = tmp_path / "rank-00000.d/tensors.bin"
-    copy, groups = staging.copy, []
+    copy, groups = copying.copy, []
 
     def copy_slowly(*said: Any, **more: Any) -> None:
         if len(groups) == 1:
