@@ -185,13 +185,13 @@ def test_bytes_reach_the_disk_before_the_copy_is_over(tmp_path: Path, monkeypatc
     staged = Stages().stage(share, share.tensors(found))
     assert isinstance(staged, Stage)
     path = tmp_path / "rank-00000.d/tensors.bin"
-    copy, groups = copying.copy, []
+    groups: list[int] = []
 
     def copy_slowly(*said: Any, **more: Any) -> None:
         if len(groups) == 1:
             assert wait_until(lambda: path.exists() and path.stat().st_size > 0, 30.0)
         groups.append(len(said[0]))
-        copy(*said, **more)
+        copying.copy(*said, **more)
 
     monkeypatch.setattr(staging, "_GROUP", 8 << 20)
     monkeypatch.setattr(staging, "copy", copy_slowly)
