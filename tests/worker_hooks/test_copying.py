@@ -65,14 +65,18 @@ def test_a_core_to_spare(
     assert spare_core({} if ranks is None else {"LOCAL_WORLD_SIZE": ranks}) is spare
 
 
-def test_the_writer_is_not_woken_before_its_place() -> None:
-    progress, woken = Progress(), []
-    progress._changed.notify_all = lambda: woken.append(progress._filled)  # type: ignore[method-assign]
-    progress._wanted = 20
-    for filled in (10, 19, 20, 30):
-        progress.advance(filled, None)
-    assert woken == [20, 30]
-    assert progress.reach(25) == 30
+def test_the_writer_goes_on_while_another_waits_for_the_whole() -> None:
+    """As the digests do, which begin when all is copied."""
+    progress, reached = Progress(), threading.Event()
+    writer = threading.Thread(target=lambda: (progress.reach(10), reached.set()), daemon=True)
+    digests = threading.Thread(target=progress.reach, args=(1 << 30,), daemon=True)
+    for waiter in (writer, digests):
+        waiter.start()
+        waiter.join(0.05)
+    progress.advance(20, None)
+    assert reached.wait(10)
+    assert digests.is_alive()
+    progress.complete()
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError("no memory")])

@@ -21,7 +21,6 @@ class Progress:
 
     def __init__(self) -> None:
         self._filled = 0
-        self._wanted = 0  # the writer is woken when it can go on, not at every step
         self._done = False
         self._mark: Mark | None = None
         self._error: BaseException | None = None
@@ -31,8 +30,7 @@ class Progress:
         """Everything before byte `filled` of the buffer is copied, once `mark` (if there is one) is reached."""
         with self._changed:
             self._filled, self._mark = filled, mark
-            if filled >= self._wanted:
-                self._changed.notify_all()
+            self._changed.notify_all()
 
     def complete(self, error: BaseException | None = None) -> None:
         """There comes no more: all is copied, unless there was an error."""
@@ -53,7 +51,6 @@ class Progress:
         Raises OSError if the copy failed or stands still.
         """
         with self._changed:
-            self._wanted = place
             if not self._changed.wait_for(lambda: self._done or self._filled >= place, COPY_LIMIT_S):
                 raise OSError(errno.ETIMEDOUT, f"the state was not copied within {COPY_LIMIT_S:.0f} s")
             if self._error is not None:

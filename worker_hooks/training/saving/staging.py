@@ -222,7 +222,7 @@ class PieceStage:
 
 def _parts(view: torch.Tensor, source: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """A large tensor in parts, so that the writer need not wait for all of it."""
-    if view.numel() * view.itemsize <= _GROUP or not source.is_contiguous():
+    if view.nbytes <= _GROUP or not source.is_contiguous():
         yield view, source
         return
     count = _GROUP // view.dtype.itemsize
