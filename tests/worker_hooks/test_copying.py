@@ -67,14 +67,15 @@ def test_a_core_to_spare(
 
 def test_the_writer_goes_on_while_another_waits_for_the_whole() -> None:
     """As the digests do, which begin when all is copied."""
-    progress, reached = Progress(), threading.Event()
-    writer = threading.Thread(target=lambda: (progress.reach(10), reached.set()), daemon=True)
+    progress = Progress()
+    writer = threading.Thread(target=progress.reach, args=(10,), daemon=True)
     digests = threading.Thread(target=progress.reach, args=(1 << 30,), daemon=True)
     for waiter in (writer, digests):
         waiter.start()
         waiter.join(0.05)
     progress.advance(20, None)
-    assert reached.wait(10)
+    writer.join(10)
+    assert not writer.is_alive()
     assert digests.is_alive()
     progress.complete()
 
