@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from worker_hooks.training.errors import CheckpointError
+from worker_hooks.training.resuming.candidates import Source
 
 POLICIES = ("keep_global_batch", "scale_lr:linear", "scale_lr:sqrt", "keep_lr")
 _RATES = ("lr", "initial_lr", "max_lr", "min_lr")
@@ -59,6 +60,24 @@ def checked(policy: Any) -> str | None:
     if policy not in POLICIES:
         raise ValueError(f"elastic={policy!r} is none of {', '.join(POLICIES)}")
     return str(policy)
+
+
+def plan_for(
+    policy: str | None, source: Source, ranks: int, loader: str | None, global_batch: int | None
+) -> Plan | None:
+    """What going on with `ranks` makes of the checkpoint's global batch; None for as many as it was saved with.
+
+    `global_batch`: of the first tracked loader now, whose name is `loader`. Raises ElasticRefused.
+    """
+    before, data = source.manifest.world_size, source.first.data
+    if before == ranks:
+        return None
+    saved = data["loaders"].get(loader, {}).get("global_batch")
+    return plan(
+        policy,
+        Batch(before, None if saved is None else saved // before, int(data.get("accumulation") or 1)),
+        Batch(ranks, None if global_batch is None else global_batch // ranks, 1),
+    )
 
 
 def plan(policy: str | None, saved: Batch, now: Batch) -> Plan:

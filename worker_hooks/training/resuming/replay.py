@@ -25,6 +25,7 @@ from itertools import pairwise
 
 from worker_hooks.training.errors import VerificationFailed
 from worker_hooks.training.resuming.verify import DEGRADED, FAIL, PASS, Check
+from worker_hooks.training.state.tracked import Tracked
 
 BAND = 0.25
 FLOOR = 1e-3
@@ -47,6 +48,13 @@ def spread(values: Iterable[float]) -> float:
 def noise(losses: list[float]) -> float:
     """Spread of the differences between neighbouring losses."""
     return spread([after - before for before, after in pairwise(losses)])
+
+
+def suspects(tracked: Tracked, checks: Iterable[Check]) -> list[str]:
+    """What would explain a loss that is not as it was: parts not shown to be equal, and parts nobody tracks."""
+    found = [check.name for check in checks if check.outcome != PASS]
+    kinds = {name.partition(".")[0] for name in (*tracked.others, *tracked.loaders)}
+    return found + [f"{kind} (not tracked)" for kind in ("scaler", "scheduler", "loader") if kind not in kinds]
 
 
 class Replay:

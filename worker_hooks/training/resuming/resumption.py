@@ -1,23 +1,21 @@
 """From a checkpoint to the first step: load, warm up, restore the random state, verify. In that order."""
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from worker_hooks.protocol.losses import read_losses
-from worker_hooks.protocol.tiers import SHARED
 from worker_hooks.training.data.feed import Feed
 from worker_hooks.training.errors import VerificationFailed
 from worker_hooks.training.identity import Identity
 from worker_hooks.training.resuming import candidates, elastic, verify
 from worker_hooks.training.resuming.candidates import Source
-from worker_hooks.training.resuming.replay import Replay, demand_replay
+from worker_hooks.training.resuming.replay import Replay, demand_replay, suspects
 from worker_hooks.training.resuming.resume import Loading
+from worker_hooks.training.resuming.telling import Telling
 from worker_hooks.training.sabotage import Sabotage
 from worker_hooks.training.state import ddp, random_state
 from worker_hooks.training.state.tracked import Tracked
@@ -49,6 +47,7 @@ class Resumption:
         self._ground = ground
         self._coordinator = ground.coordinator
         self._telemetry = telemetry
+        self._telling = Telling(identity, telemetry)
         self._sabotage = sabotage
         self._demands = demands
         self._restored: dict[str, Any] = {}
@@ -77,18 +76,17 @@ class Resumption:
         """Load the newest that is intact. What must come last waits for `complete`. Collective."""
         self._telemetry.phase("loading")
         self._set_aside = set_aside
-        run = self._identity.run
         self.source = Loading(
             self._ground,
             tracked,
             set_aside,
-            refuse=lambda source: self._plan_batches(source, feeds),
+            refuse=lambda source: self._planned(source, feeds),
             fresh_start=self._demands.fresh_start,
             lease=self._lease,
-            tell=self._tell_copies,
+            tell=self._telling.copies,
         ).newest()
         if self._identity.rank == 0:
-            self._tell_storage(run)
+            self._telling.storage(self.source)
         if self.source is None:
             # Steps done before and lost are not new when they come again. Nothing was restored, so nothing is compared.
             me = self._identity
@@ -97,7 +95,7 @@ class Resumption:
             self._telemetry.start_step(0)
             self._telemetry.phase("training")
             return
-        self.elastic = self._plan_batches(self.source, feeds)
+        self.elastic = self._planned(self.source, feeds)
         self._take_up(self.source, tracked, feeds)
         self._telemetry.start_step(self.step)
         self._restored = self._restored_from(self.source)
@@ -131,23 +129,15 @@ class Resumption:
         ]
         self._checks = checks
         self.report("before_first_step", self.step, checks)
-        self._suspects = self._not_equal(tracked, checks)
+        self._suspects = suspects(tracked, checks)
         source.close()
         with self._lease, self._walking_back(source):  # rank 0's, for all of them
             verify.demand(checks, self._coordinator, self.step)
-        self._say(source, checks)
+        self._telling.outcome(source, checks)
         if self.elastic is not None:
             elastic.scale(tracked.optimizers.values(), tracked.others.values(), self.elastic.lr_factor)
         self.ready = True
         self._telemetry.phase("training")
-
-    def _say(self, source: Source, checks: list[verify.Check]) -> None:
-        """One line in rank 0's log: where nobody has a page, nothing else tells what is not shown to be equal."""
-        if self._identity.rank != 0:
-            return
-        odd = [" ".join(filter(None, (check.name, check.code))) for check in checks if check.outcome != verify.PASS]
-        said = verify.worst(checks) + (f" ({', '.join(odd)})" if odd else "")
-        print(f"relume: goes on after step {self.step}, {source.folder.name}: {said}", file=sys.stderr, flush=True)
 
     def open_later(self, name: str, feed: Feed) -> Iterator[Any]:
         """A further tracked loader: its place is compared when it is opened, before the first step that uses it.
@@ -205,22 +195,11 @@ class Resumption:
             **self._restored,
         )
 
-    def _plan_batches(self, source: Source, feeds: dict[str, Feed]) -> elastic.Plan | None:
-        """What another number of ranks makes of the global batch. Raises ElasticRefused."""
-        ranks = self._identity.world_size
-        if source.manifest.world_size == ranks:
-            return None
-        accumulation = int(source.first.data.get("accumulation") or 1)
-        name = next(iter(feeds), None)
-        saved = source.first.data["loaders"].get(name, {})
-        before = saved.get("global_batch")
-        micro = None if before is None else before // source.manifest.world_size
-        together = feeds[name].global_batch if name is not None else None
-        return elastic.plan(
-            self._demands.elastic,
-            elastic.Batch(source.manifest.world_size, micro, accumulation),
-            elastic.Batch(ranks, None if together is None else together // ranks, 1),
-        )
+    def _planned(self, source: Source, feeds: dict[str, Feed]) -> elastic.Plan | None:
+        """Raises ElasticRefused."""
+        first = next(iter(feeds), None)
+        together = None if first is None else feeds[first].global_batch
+        return elastic.plan_for(self._demands.elastic, source, self._identity.world_size, first, together)
 
     @contextmanager
     def _walking_back(self, source: Source | None) -> Iterator[None]:
@@ -235,35 +214,10 @@ class Resumption:
             raise
 
     @staticmethod
-    def _not_equal(tracked: Tracked, checks: list[verify.Check]) -> list[str]:
-        """What would explain a loss that is not as it was: parts not shown to be equal, and parts nobody tracks."""
-        found = [check.name for check in checks if check.outcome != verify.PASS]
-        kinds = {name.partition(".")[0] for name in (*tracked.others, *tracked.loaders)}
-        return found + [f"{kind} (not tracked)" for kind in ("scaler", "scheduler", "loader") if kind not in kinds]
-
-    def _tell_storage(self, run: Path) -> None:
-        """What a person should know about the folder: a hint that misleads, progress that is given up, a broken file of
-        the attempt before."""
-        self._sign("generation_broken", candidates.broken_before(run, self._identity.generation))
-        if self.source is not None:
-            if SHARED in self.source.sources.tiers:  # the hint is about shared storage
-                self._sign("checkpoint_pointer", candidates.pointer_problem(run, self.source.folder.name))
-        elif bad := candidates.bad_checkpoints(run):
-            self._sign("restarted_from_scratch", f"RESTARTED_FROM_SCRATCH allowed by fresh_start: {'; '.join(bad)}")
-
-    def _tell_copies(self, code: str, text: str) -> None:
-        print(f"relume: {text}", file=sys.stderr, flush=True)
-        self._sign(code, text)
-
-    @staticmethod
     def _restored_from(source: Source) -> dict[str, Any]:
         """How many shares this rank read from where; nothing where all came from shared storage."""
         places = source.sources.places(source.reader().used)
         return {} if set(places) <= {"shared"} else {"restored_from": places}
-
-    def _sign(self, code: str, raw: str | None) -> None:
-        if raw is not None:
-            self._telemetry.record("sign", code=code, raw=raw[:4096], layer="storage", source="training")
 
     def _take_up(self, source: Source, tracked: Tracked, feeds: dict[str, Feed]) -> None:
         """What is not in the tracked objects: threads, positions, the record of losses."""
