@@ -4,25 +4,18 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from controller.decision import actions, findings
-from controller.decision.attempt import ATTEMPT
 from controller.decision.attempt_facts import EndedAttempt
-from controller.decision.codec import cluster_from_json, subject_from_json
 from controller.decision.diagnosis import RULES
 from controller.decision.facts import ActionFact, NodeFact, Spent, SubjectFacts
-from controller.decision.incident import INCIDENT
 from controller.decision.policy import Budget
 from controller.decision.propose import OUTCOME_OF_CAUSE, Proposal, propose
-from controller.decision.training_job import TRAINING_JOB
 from tests.decision.quiet import (
     NOW,
     POLICY,
     agent,
     attempt,
-    cluster,
     gpu2_lost,
     incident,
     probe,
@@ -45,6 +38,11 @@ def kinds(proposal: Proposal) -> list[tuple[str, str]]:
 
 def test_every_cause_has_a_rule_and_an_outcome() -> None:
     assert set(RULES) == set(OUTCOME_OF_CAUSE) == set(CAUSES)
+
+
+def test_the_budgets_names_are_those_of_the_spent_ones() -> None:
+    """Besides those, what each verdict bounds by itself."""
+    assert {f.name for f in fields(Budget)} == {f.name for f in fields(Spent)} - {"of_kind"}
 
 
 def test_a_quiet_world_asks_for_nothing() -> None:
@@ -245,67 +243,3 @@ def test_a_script_without_agents_is_back_when_slurm_runs_it_again() -> None:
     proposal = look(facts)
     assert proposal.incident_events == ("recovered_unverified",)
     assert proposal.job_event == "train"
-
-
-# --- for any facts ----------------------------------------------------------------------------------------------
-
-subjects = st.builds(
-    lambda state, base, inc, att, gen, silence, outcomes, flags: subject(
-        state=state,
-        slurm=slurm_job(base=base, flags=frozenset(flags), restarts=gen - 1),
-        attempt=attempt(state=att, generation=gen, agents=(agent("gpu1"), agent("gpu2", silence))),
-        incident=incident(state=inc) if inc else None,
-        probes=tuple(probe(v, n, o) for v, n, o in outcomes),
-    ),
-    st.sampled_from(TRAINING_JOB.states),
-    st.sampled_from(["RUNNING", "PENDING", "FAILED", "NODE_FAIL", "CANCELLED", "COMPLETED", "TIMEOUT", "PREEMPTED"]),
-    st.sampled_from([None, *INCIDENT.live]),
-    st.sampled_from(ATTEMPT.states),
-    st.integers(1, 3),
-    st.floats(0, 100),
-    st.lists(
-        st.tuples(
-            st.sampled_from(["controller", "gpu1"]),
-            st.sampled_from(["gpu1", "gpu2", "gpu3"]),
-            st.sampled_from(["open", "refused", "timeout", "unreachable"]),
-        ),
-        max_size=5,
-    ),
-    st.lists(st.sampled_from(["COMPLETING", "REQUEUED"]), max_size=2),
-)
-
-
-@given(subjects)
-@settings(max_examples=400)
-def test_proposals_only_ask_for_what_the_tables_allow(facts: SubjectFacts) -> None:
-    proposal = look(facts)
-    assert proposal.reason
-    if proposal.job_event is not None:
-        assert TRAINING_JOB.allows(facts.state, proposal.job_event)
-    if proposal.attempt_event is not None:
-        assert facts.attempt is not None
-        assert ATTEMPT.allows(facts.attempt.state, proposal.attempt_event)
-    for event in proposal.incident_events:
-        assert facts.incident is not None
-        assert INCIDENT.allows(facts.incident.state, event)
-    if proposal.verdict is not None and facts.incident is not None:
-        assert proposal.incident_events == ("abandon",), "never two live incidents"
-    if facts.state in TRAINING_JOB.final:
-        assert proposal.empty
-    if facts.slurm is not None and facts.slurm.base in ("CANCELLED", "COMPLETED"):
-        assert actions.REQUEUE not in [plan.kind for plan in proposal.plans]
-
-
-@given(subjects)
-def test_facts_survive_the_store(facts: SubjectFacts) -> None:
-    assert subject_from_json(facts.to_json()) == facts
-
-
-def test_cluster_facts_survive_the_store() -> None:
-    facts = cluster(nodes_out=frozenset({"gpu1", "gpu3"}))
-    assert cluster_from_json(facts.to_json()) == facts
-
-
-def test_the_budgets_names_are_those_of_the_spent_ones() -> None:
-    """Besides those, what each verdict bounds by itself."""
-    assert {f.name for f in fields(Budget)} == {f.name for f in fields(Spent)} - {"of_kind"}
