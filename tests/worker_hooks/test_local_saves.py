@@ -1,10 +1,7 @@
 """Saves on the nodes: what lies where, what counts, what stays, and what a disk that fails costs."""
 
-import errno
 import json
-import os
 import shutil
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,9 +16,7 @@ from worker_hooks import Run
 from worker_hooks.protocol import committing, generations, minting
 from worker_hooks.protocol.manifest import MANIFEST, rank_file_name
 from worker_hooks.training.errors import CheckpointError
-from worker_hooks.training.files import writing
 from worker_hooks.training.settings import read_settings
-from worker_hooks.training.tiers import local
 from worker_hooks.training.tiers.tiers import Tiers
 
 pytestmark = pytest.mark.torch
@@ -159,84 +154,6 @@ def test_peers_are_said_to_be_missing_on_a_single_node(tmp_path: Path, node: Pat
     train(tmp_path / "root", tmp_path / "nvme", 4, peer=True)
     said = [event["raw"] for event in events(run_dir) if event.get("code") == "checkpoint_peer"]
     assert said == ["peer=True: all ranks run on gpu7, so there is no peer to copy to"]
-
-
-# --- a disk that fails ------------------------------------------------------------------------------------------------
-
-
-def failing_below(folder: Path, monkeypatch: pytest.MonkeyPatch, times: int = 1) -> None:
-    left = [times]
-
-    def write(descriptor: int, data: memoryview) -> int:
-        if left[0] and str(Path(f"/proc/self/fd/{descriptor}").readlink()).startswith(str(folder)):
-            left[0] -= 1
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return os.write(descriptor, data)
-
-    monkeypatch.setattr(writing, "write", write)
-
-
-def test_a_full_local_disk_costs_that_local_save_and_no_more(
-    tmp_path: Path, node: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    failing_below(node, monkeypatch, times=2)
-    run = train(tmp_path / "root", tmp_path / "nvme", 6)
-    failed = records(run_dir, "local", "failed")
-    assert [record["step"] for record in failed] == [2, 4]
-    assert all("No space left" in record["reason"] and "tensors.bin" in record["reason"] for record in failed)
-    assert [record["step"] for record in records(run_dir, "shared")] == [4, 6]
-    assert local_steps(run) == [6]
-    assert shares(node / run.name) == [6], "what was half written made room"
-    assert not (run / "local" / "step-00000002.g1").exists()
-
-
-def test_what_is_half_written_makes_room_at_once(
-    tmp_path: Path, node: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    failing_below(node, monkeypatch)
-    run = train(tmp_path / "root", tmp_path / "nvme", 2)
-    assert [record["step"] for record in records(run_dir, "local", "failed")] == [2]
-    assert not list((node / run.name).rglob("*.bin")) and not list((run / "local").glob("step-*"))
-
-
-def test_shared_storage_that_is_full_costs_no_local_save(
-    tmp_path: Path, node: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    failing_below(tmp_path / "root", monkeypatch)
-    run = train(tmp_path / "root", tmp_path / "nvme", 6)
-    assert [record["step"] for record in records(run_dir, "shared", "failed")] == [4]
-    assert local_steps(run) == [6, 4]
-
-
-def test_a_local_folder_that_cannot_be_made_costs_no_training(tmp_path: Path, node: Path, run_dir: Path) -> None:
-    node.parent.mkdir()
-    node.write_text("a file where a folder should be")
-    run = train(tmp_path / "root", tmp_path / "nvme", 4)
-    assert [record["step"] for record in records(run_dir, "local", "failed")] == [2, 4]
-    assert generations.accepted_folders(run) == ["step-00000004.g1"]
-
-
-def test_a_disk_that_does_not_answer_is_given_up_and_shared_storage_has_its_turn(
-    tmp_path: Path, node: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The thread that waits for it would otherwise wait for ever, and no save would begin on any rank."""
-    forever = threading.Event()
-
-    def write(descriptor: int, data: memoryview) -> int:
-        if str(Path(f"/proc/self/fd/{descriptor}").readlink()).startswith(str(node)):
-            forever.wait(60)
-        return os.write(descriptor, data)
-
-    monkeypatch.setattr(writing, "write", write)
-    monkeypatch.setattr(local, "time_for", lambda size: 0.5)
-    run = train(tmp_path / "root", tmp_path / "nvme", 8)
-    forever.set()
-    failed = records(run_dir, "local", "failed")
-    assert [record["step"] for record in failed] == [2, 4, 6, 8]
-    assert f"{node / run.name} did not answer for 0 s" in failed[0]["reason"]
-    assert "nothing more is tried there" in failed[1]["reason"]
-    assert generations.accepted_folders(run) == ["step-00000008.g1", "step-00000004.g1"]
-    assert local_steps(run) == []
 
 
 # --- two nodes --------------------------------------------------------------------------------------------------------
