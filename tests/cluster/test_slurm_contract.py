@@ -19,7 +19,8 @@ from controller.slurm.port import SlurmPort
 from controller.slurm.runner import Runner, slurm_env
 from controller.slurm.views import JobView
 from deploy.lab.cluster import Lab
-from tests.slurm.contract import Bench, SlurmContract
+from tests.slurm.bench import Bench
+from tests.slurm.contract import SlurmContract
 
 pytestmark = pytest.mark.cluster
 

@@ -13,7 +13,8 @@ import pytest
 from controller.slurm.fake import FakeSlurm
 from controller.slurm.fake_rules import FakeOptions
 from controller.slurm.port import SlurmPort
-from tests.slurm.contract import Bench, SlurmContract
+from tests.slurm.bench import Bench
+from tests.slurm.contract import SlurmContract
 
 pytestmark = pytest.mark.pure
 
