@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
@@ -15,21 +14,9 @@ from controller.slurm.fake_rules import FakeOptions
 from controller.slurm.port import SlurmPort
 from tests.slurm.bench import Bench
 from tests.slurm.contract import SlurmContract
+from tests.slurm.fake_stage import Clock
 
 pytestmark = pytest.mark.pure
-
-
-class Clock:
-    """Stands still until told."""
-
-    def __init__(self) -> None:
-        self.now = datetime(2026, 11, 29, 12, tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        return self.now
-
-    def pass_time(self, seconds: float) -> None:
-        self.now += timedelta(seconds=seconds)
 
 
 class FakeBench(Bench):
