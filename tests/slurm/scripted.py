@@ -1,11 +1,16 @@
-"""A runner with prepared answers, and one job record to forge with."""
+"""A runner with prepared answers, the command-line adapter on it, and one job record to forge with."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import cast
 
-from controller.slurm.runner import Completed
+from controller.slurm.cli import CliSlurm
+from controller.slurm.runner import Completed, Runner
+
+NOW = datetime(2026, 11, 29, 15, tzinfo=UTC)
 
 CONFIG = (
     "Configuration data as of 1795970000\nBOOT_TIME = 1795950000\nClusterName = lab\nNEXT_JOB_ID = 10\n"
@@ -86,6 +91,11 @@ class ScriptedRunner:
         if isinstance(answer, OSError):
             raise answer
         return answer if isinstance(answer, Completed) else answer(argv)
+
+
+def slurm(answers: Mapping[str, Answer]) -> tuple[CliSlurm, ScriptedRunner]:
+    runner = ScriptedRunner(answers)
+    return CliSlurm(clock=lambda: NOW, reader=cast(Runner, runner)), runner
 
 
 def said(out: str = "", err: str = "", rc: int | None = 0, **more: bool) -> Completed:
