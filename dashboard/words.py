@@ -22,7 +22,11 @@ JOB = {
     "finished": Word("Finished", "ok", "done"),
     "cancelled": Word("Cancelled", "idle", "stop"),
 }
-CHECK_FAILED = Word("Check failed, needs you", "bad", "bad")
+# A stopped job whose incident has a cause with a word of its own.
+STOPPED = {
+    "verification_failed": Word("Check failed, needs you", "bad", "bad"),
+    "incomplete": Word("Incomplete, needs you", "bad", "bad"),
+}
 
 INCIDENT = {
     "open": Word("Open", "warn", "warn"),
@@ -52,6 +56,7 @@ OUTCOME = {
     "launch_failed": Word("Launch failed", "idle", "again"),
     "user_error": Word("Ended with an error", "bad", "bad"),
     "verification_failed": Word("Check failed", "bad", "bad"),
+    "incomplete": Word("Ended early", "bad", "bad"),
     "superseded": Word("Superseded", "idle", "minus"),
     "cancelled": Word("Cancelled", "idle", "stop"),
     "preempted": Word("Preempted", "idle", "again"),
@@ -150,9 +155,7 @@ def of(table: dict[str, Word], state: str) -> Word:
 
 
 def of_job(state: str, cause: str | None) -> Word:
-    if state == "stopped" and cause == "verification_failed":
-        return CHECK_FAILED
-    return of(JOB, state)
+    return STOPPED.get(cause or "", JOB[state]) if state == "stopped" else of(JOB, state)
 
 
 def of_attempt(state: str, outcome: str) -> Word:

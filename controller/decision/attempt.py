@@ -27,6 +27,7 @@ OUTCOMES = (
     "launch_failed",
     "user_error",
     "verification_failed",
+    "incomplete",
     "hung",
     "superseded",
     "cancelled",

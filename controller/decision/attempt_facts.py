@@ -70,7 +70,7 @@ class AttemptFact:
     """`ranks`: in order of their numbers. `learned`: by kind (`startup, loading, first_step, step, saving,
     evaluation`). `counts_from`: standing still before it was expected (the job was suspended). `loss`: rank 0's,
     without the values; `not_finite`: whose numbers were none first. `work`: what the ranks' own work took, as texts
-    that `straggler_evidence` reads."""
+    that `straggler_evidence` reads. `early`: why the script says that it ended before its last step."""
 
     generation: int
     state: str
@@ -85,6 +85,7 @@ class AttemptFact:
     first_step_seen: bool = False
     first_new_step_seen: bool = False
     finished: bool = False
+    early: str = ""
     checks_passed: int = 0
     checks_failed: tuple[str, ...] = ()
     replay_expected: bool = False

@@ -18,6 +18,7 @@ from controller.decision.process_exits import (
     process_died,
     verification_failed,
 )
+from controller.decision.shortfall import ended_short
 from controller.decision.silent_nodes import node_lost
 from controller.decision.stalls import stalled
 
@@ -34,6 +35,7 @@ DETECTORS: tuple[Detector, ...] = (
     process_died,
     job_ended_badly,
     preempted_for_good,
+    ended_short,
     stalled,
     not_finite,
 )

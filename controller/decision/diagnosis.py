@@ -88,6 +88,14 @@ RULES: dict[str, Rule] = {
     ),
     # Once more from the checkpoint before: `walk_back` says when a person is asked instead.
     f.VERIFICATION_FAILED: Rule("The resumed run is not the same run", 1.0, REQUEUE, "none"),
+    f.INCOMPLETE: Rule(
+        "Ended before its last step",
+        0.9,
+        ASK,
+        "none",
+        stop="Slurm calls it completed; nothing was requeued. If the run is complete all the same, dismiss the "
+        "incident; else mend the script and requeue it",
+    ),
     # Of these the evidence says who is held and kept away from.
     f.GPU_HARDWARE: Rule("GPU hardware failed", 0.9, REQUEUE, "infrastructure"),
     f.NODE_FAULT: Rule("A node failed", 0.9, REQUEUE, "infrastructure"),

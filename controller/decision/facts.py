@@ -188,7 +188,7 @@ class SubjectFacts:
     newest first, what the newest attempt's own processes said and what sensors said of its nodes since shortly before
     it began (and of the nodes of `last_fault` since then). `evidence_left_out`: how many there were besides.
     `rank_nodes`, `addresses`, `gpus`, `unreadable`, `read_clean`: as in `evidence.Case`. `attempts_before`: what came
-    of earlier attempts, oldest first."""
+    of earlier attempts, oldest first. `total_steps`: as the run said when it last began."""
 
     run_id: str
     state: str
@@ -216,6 +216,7 @@ class SubjectFacts:
     read_clean: frozenset[str] = frozenset()
     last_fault: PastFault | None = None
     attempts_before: tuple[EndedAttempt, ...] = ()
+    total_steps: int | None = None
 
     def excuse(self, node: str) -> str | None:
         """Why nothing need be heard from this job on `node` now, as a sentence; None when it should speak."""

@@ -21,6 +21,8 @@ SLURM_INFRA = "slurm_infra"
 START_FAILED = "start_failed"
 LAUNCH_LIMIT = "launch_limit"
 VERIFICATION_FAILED = "verification_failed"
+# Slurm calls it completed, and steps are missing.
+INCOMPLETE = "incomplete"
 HANG = "hang"
 # The loss stays no number; the run goes on.
 NOT_FINITE = "not_finite"

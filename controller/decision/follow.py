@@ -12,6 +12,7 @@ from controller.decision.facts import IncidentFact, SlurmJobFact, SubjectFacts
 from controller.decision.incident import GOES_ON
 from controller.decision.launch import sign_of
 from controller.decision.loss_faults import numbers_again
+from controller.decision.shortfall import shortfall
 from controller.decision.training_job import TRAINING_JOB
 
 BAD_ENDS = frozenset({"FAILED", "OUT_OF_MEMORY", "TIMEOUT", "DEADLINE", "NODE_FAIL", "BOOT_FAIL"})
@@ -102,7 +103,9 @@ def _beside(subject: SubjectFacts, incident: IncidentFact) -> Course:
 def _ended_again(subject: SubjectFacts, incident: IncidentFact) -> bool:
     """Slurm restarted the job for this incident and shows its bad end; no agent of that start ever spoke."""
     slurm, attempt = subject.slurm, subject.attempt
-    if slurm is None or incident.state != "recovering" or slurm.base not in BAD_ENDS or "COMPLETING" in slurm.flags:
+    if slurm is None or incident.state != "recovering" or "COMPLETING" in slurm.flags:
+        return False
+    if slurm.base not in BAD_ENDS and shortfall(subject) is None:
         return False
     spoke = attempt is not None and attempt.state != "ended" and _newer(attempt, incident)
     return slurm.restarts > incident.restarts and not spoke
@@ -150,12 +153,15 @@ def _training(attempt: AttemptFact | None) -> bool:
 
 
 def _ending(subject: SubjectFacts) -> Course | None:
-    """Slurm says that the job is over, by its own success or by somebody's will: never requeued."""
+    """Slurm says that the job is over, by its own success or by somebody's will: never requeued. A success that is
+    none as far as the run's own steps tell is no end (`shortfall`)."""
     slurm = subject.slurm
-    if slurm is None or slurm.base not in ENDINGS or "COMPLETING" in slurm.flags:
+    if slurm is None or slurm.base not in ENDINGS or "COMPLETING" in slurm.flags or shortfall(subject) is not None:
         return None
     event, outcome = ENDINGS[slurm.base]
-    return f"Slurm: {slurm.base}", _changes(subject, event, attempt_event="end", outcome=outcome)
+    early = subject.attempt.early if subject.attempt is not None and outcome == "finished" else ""
+    said = f"; the script ended it early: {early}" if early else ""
+    return f"Slurm: {slurm.base}{said}", _changes(subject, event, attempt_event="end", outcome=outcome)
 
 
 def _over(subject: SubjectFacts, incident: IncidentFact) -> bool:

@@ -35,6 +35,7 @@ OUTCOME_OF_CAUSE = {
     "start_failed": "launch_failed",
     "launch_limit": "launch_failed",
     "verification_failed": "verification_failed",
+    "incomplete": "incomplete",
     "hang": "hung",
     "not_finite": "user_error",
     "gpu_hardware": "node_failed",

@@ -62,6 +62,7 @@ class Changes:
     saving: dict[str, Any] = field(default_factory=dict)
     start_step: int | None = None
     start_folder: str = ""
+    early: str = ""
     world_size: int | None = None
     step: int | None = None
     step_at: datetime | None = None
@@ -78,7 +79,7 @@ class Changes:
     def touches_attempt(self) -> bool:
         """Anything besides the step, which has its own cheap conditional write."""
         told = self.stamps or self.exits or self.checks or self.log_tails or self.losses or self.not_finite
-        return bool(told or self.saving or self.world_size or self.start_step is not None)
+        return bool(told or self.saving or self.early or self.world_size or self.start_step is not None)
 
     @property
     def touches_facts(self) -> bool:

@@ -10,7 +10,7 @@ from datetime import datetime
 from django.db import transaction
 
 from controller.clock import aware
-from controller.ingest import instructions, sign_rows, store, work
+from controller.ingest import instructions, run_facts, sign_rows, store, work
 from controller.ingest.changes import Changes
 from controller.ingest.ranges import when
 from controller.ingest.translate import check_ranges, heartbeat_step, next_in_row, translate
@@ -80,7 +80,7 @@ def _write(job: TrainingJob, message: Message, changes: Changes, place: store.Pl
     attempt = place.attempt
     store.save_points(job, attempt, message.node, changes)
     if changes.signs:
-        store.count_lost(changes, sign_rows.of_agent(job, attempt, message.node, changes.signs, at))
+        run_facts.count_lost(changes, sign_rows.of_agent(job, attempt, message.node, changes.signs, at))
     if changes.touches_attempt:
         store.save_attempt(attempt, changes)
     for note in sorted(changes.checkpoints, key=lambda item: item.folder):
@@ -92,4 +92,4 @@ def _write(job: TrainingJob, message: Message, changes: Changes, place: store.Pl
     if place.current and place.created:
         store.save_slurm_job(job, message)
     if changes.touches_facts:
-        store.save_facts(job, changes)
+        run_facts.save_facts(job, changes)

@@ -24,7 +24,6 @@ MAX_NODES = 65536
 MAX_RANK_ROWS = 16384
 MAX_LOG_TAILS = 64
 MAX_ADDRESSES = 8
-MAX_KINDS = 32
 # Reordering and repetition on the way never take this long: an older `sent_at` is then a clock that was set back.
 CLOCK_SET_BACK_S = 60.0
 
@@ -200,6 +199,9 @@ def save_attempt(attempt: Attempt, changes: Changes) -> None:
     if changes.start_step is not None and row.start_step is None:
         row.start_step, row.start_folder = changes.start_step, changes.start_folder
         columns |= {"start_step", "start_folder"}
+    if changes.early and not row.early:
+        row.early = changes.early
+        columns.add("early")
     if changes.world_size:
         row.world_size = changes.world_size
         columns.add("world_size")
@@ -267,36 +269,3 @@ def save_slurm_job(job: TrainingJob, message: Message) -> None:
             slurm_job_id=said,
             owner_confirmed=Case(When(slurm_job_id="", then=F("owner_confirmed")), default=Value(False)),
         )
-
-
-def count_lost(changes: Changes, signs: int) -> None:
-    """Signs that were left out because there were too many of them."""
-    if signs:
-        changes.lost["signs"] = changes.lost.get("signs", 0) + signs
-
-
-def save_facts(job: TrainingJob, changes: Changes) -> None:
-    """`total_steps` and `gpus` have columns; the rest is kept as told, with counts of what was unknown or lost."""
-    row = TrainingJob.objects.select_for_update(no_key=True).get(pk=job.pk)
-    facts = dict(row.facts)
-    facts.update({k: v for k, v in changes.run_facts.items() if k in facts or len(facts) < MAX_KINDS * 2})
-    for name, counts in (("records_unknown", changes.unknown), ("records_lost", changes.lost)):
-        if counts:
-            facts[name] = _added(facts.get(name, {}), counts)
-    row.facts = facts
-    row.total_steps = _column(changes.run_facts.get("total_steps"), row.total_steps, (1 << 63) - 1)
-    row.gpus = _column(changes.run_facts.get("gpus"), row.gpus, (1 << 31) - 1)
-    row.save(update_fields=["facts", "total_steps", "gpus"])
-
-
-def _added(known: dict[str, int], counts: dict[str, int]) -> dict[str, int]:
-    total = dict(known)
-    for what, count in counts.items():
-        key = what if what in total or len(total) < MAX_KINDS else "other"
-        total[key] = total.get(key, 0) + count
-    return total
-
-
-def _column(told: Any, known: int | None, most: int) -> int | None:
-    fits = isinstance(told, int) and not isinstance(told, bool) and 0 <= told <= most
-    return told if fits else known

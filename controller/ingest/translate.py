@@ -129,6 +129,7 @@ def _event(changes: Changes, message: Message, record: Record, at: datetime) -> 
         changes.world_size = whole(data.get("world_size"), INT32)
     elif name in ("first_step", "first_new_step", "finished") and whole(data.get("step")) is not None:
         changes.reached(int(data["step"]), at)
+        changes.early = changes.early or str(data.get("early") or "")[:255]
     elif name in ("dropped", "set_aside"):
         changes.lost[name] = changes.lost.get(name, 0) + (whole(data.get("records"), INT32) or 1)
     elif name in ("save_asked", "save_begun"):

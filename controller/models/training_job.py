@@ -76,7 +76,8 @@ class Attempt(models.Model):
     `nodes` are expanded names. The event times are those of the agents, corrected to the controller's clock; each is
     null until its event was seen. `checks` holds the newest verification of each rank: {rank: {stage: {...}}}.
     `losses`: the running aggregate of rank 0's loss, and where any rank's numbers were none (`ingest.losses`).
-    `saving`: what its saves were like, and which were asked for (`ingest.saves`).
+    `saving`: what its saves were like, and which were asked for (`ingest.saves`). `early`: the script's own word why it
+    ended before its last step.
     """
 
     training_job = models.ForeignKey(TrainingJob, on_delete=models.CASCADE, related_name="attempts")
@@ -106,6 +107,7 @@ class Attempt(models.Model):
     checks = json_dict()
     losses = json_dict()
     saving = json_dict()
+    early = models.CharField(max_length=255, blank=True, default="")
     log_tail = json_dict()
 
     class Meta:

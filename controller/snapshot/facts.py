@@ -203,6 +203,7 @@ def _subject(job: TrainingJob, rows: Rows, watched: float) -> SubjectFacts:
         launches=() if job.view.get("base") == "RUNNING" else tuple(rows.launches),
         scheduler=rows.scheduler,
         starts_before=past.starts_before(job.slurm_job_id, attempts),
+        total_steps=job.total_steps,
     )
 
 
@@ -241,6 +242,7 @@ def _attempt(job: TrainingJob, attempts: list[Attempt], rows: Rows, counts_from:
         first_step_seen=attempt.first_step_at is not None,
         first_new_step_seen=attempt.first_new_step_at is not None,
         finished=attempt.finished_at is not None,
+        early=attempt.early,
         replay_expected=bool(before) and max(before) > (attempt.start_step or 0),
         launched_at=attempt.launched_at.timestamp() if attempt.launched_at is not None else None,
         counts_from=_excused_until(job, attempt, rows),

@@ -31,6 +31,7 @@ __all__ = ["run_dir"]
 HERE = Path(__file__).parent
 SEEDS = range(60 if os.environ.get("RELUME_FULL") else 6)
 # Stops itself where a real rank can be stopped: the share is durable on its node, its word in the index is not written.
+# torch's threads take the signal too, so this one may run on for a moment: it reads a line that is there only later.
 STOPPED_WRITER = """
 import os, signal, sys
 from pathlib import Path
@@ -41,6 +42,7 @@ create = writing_rank.create_file
 def stopped(path, data):
     if path.parent.parent.name == "local":
         os.kill(os.getpid(), signal.SIGSTOP)
+        sys.stdin.readline()
     return create(path, data)
 writing_rank.create_file = stopped
 with Run(model=torch.nn.Linear(4, 4), root=Path(sys.argv[1]), checkpoint_every=0, local=sys.argv[2], local_every=1,
@@ -139,6 +141,7 @@ def test_a_writer_stopped_before_its_word_in_the_index_never_counts(tmp_path: Pa
     node = tmp_path / "nvme"
     writer = subprocess.Popen(
         [sys.executable, "-c", STOPPED_WRITER, str(tmp_path), str(node)],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -149,7 +152,7 @@ def test_a_writer_stopped_before_its_word_in_the_index_never_counts(tmp_path: Pa
         (run,) = tmp_path.glob("tj-*")
         minting.mint(run, node="other", world_size=1, now=time.time())
         os.kill(writer.pid, signal.SIGCONT)
-        said, errors = writer.communicate(timeout=60)
+        said, errors = writer.communicate("go on\n", timeout=60)
     finally:
         writer.kill()
         writer.wait()

@@ -12,6 +12,7 @@ import os
 import random
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -103,8 +104,11 @@ def watch_loading(strike: dict[str, Any] | None, rank: int) -> None:
 
 def die(strike: dict[str, Any], rank: int) -> None:
     """With its loader workers, as an agent or a lost node ends them: left alone they hold the rank's sockets open for
-    5 s more, and the other ranks wait for a peer that is gone."""
+    5 s more, and the other ranks wait for a peer that is gone. torch's own handler would turn a worker's end into an
+    exception on the way."""
     if strike["rank"] in (rank, None):
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for process in multiprocessing.active_children():
             process.kill()
         os.kill(os.getpid(), signal.SIGKILL)
