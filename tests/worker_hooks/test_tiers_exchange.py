@@ -1,4 +1,4 @@
-"""Shares that go from node to node: whole or not at all, in time, and only between ranks of the attempt."""
+"""Shares that go from node to node: whole, in time, and to the right node. What must not pass: test_tiers_refused."""
 
 import os
 import socket
@@ -86,9 +86,6 @@ def test_a_copy_that_nobody_waited_for_is_replaced(pair: Pair) -> None:
     data = late.replace(b'"finite": true', b'"finite": true, "copy": null')
     pair.ends[0].put(1, FOLDER, data)
     assert (pair.folders[1] / FOLDER / rank_file_name(0)).read_bytes() == data != late
-
-
-# --- what must not pass -------------------------------------------------------------------------------------------
 
 
 def test_more_askers_than_turns_wait_for_theirs(pair: Pair) -> None:

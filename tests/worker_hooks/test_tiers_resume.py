@@ -4,14 +4,12 @@ import shutil
 
 import pytest
 
-from tests.worker_hooks.local_stage import node
-from tests.worker_hooks.test_training_telemetry import run_dir
-from tests.worker_hooks.tiers_stage import DIES, Cluster, cluster, folder, replicated, same_as_uninterrupted
+from tests.worker_hooks.tiers_stage import DIES, Cluster, cluster, replicated, same_as_uninterrupted
 from worker_hooks.protocol import generations
 from worker_hooks.protocol.tiers import LOCAL
 
 pytestmark = pytest.mark.torch
-__all__ = ["cluster", "folder", "node", "replicated", "run_dir"]
+__all__ = ["cluster", "replicated"]
 
 
 # --- this node's and the partner's ----------------------------------------------------------------------------------

@@ -107,6 +107,7 @@ class Cluster:
     """A training job on two nodes with a local disk each."""
 
     def __init__(self, server: ForkServer, folder: Path, wrap: dict[str, Any]) -> None:
+        folder.mkdir()
         self.world = World(server, folder)
         self.world.nodes = 2
         self.wrap = wrap
@@ -160,11 +161,6 @@ def replicated(fork_server: ForkServer, tmp_path: Path) -> Cluster:
     return Cluster(fork_server, tmp_path / "job", {})
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path) -> None:
-    (tmp_path / "job").mkdir()
-
-
 _references: dict[str, list[dict[str, Any]]] = {}
 
 
@@ -178,5 +174,6 @@ def same_as_uninterrupted(cluster: Cluster, resumed: Resumed, ranks: int = 2) ->
         for rank, end in enumerate(ends):
             end["losses"] = list(read_losses(world.run, rank).values())
         _references[key] = ends
-    for reference, end in zip(_references[key], resumed.ends, strict=True):
-        assert {key: end[key] for key in KEYS} == {key: reference[key] for key in KEYS}
+    for rank, (reference, end) in enumerate(zip(_references[key], resumed.ends, strict=True)):
+        differing = [name for name in KEYS if end[name] != reference[name]]
+        assert not differing, f"rank {rank}: {differing} are not the uninterrupted run's"
