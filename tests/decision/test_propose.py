@@ -11,18 +11,7 @@ from controller.decision.diagnosis import RULES
 from controller.decision.facts import ActionFact, NodeFact, Spent, SubjectFacts
 from controller.decision.policy import Budget
 from controller.decision.propose import OUTCOME_OF_CAUSE, Proposal, propose
-from tests.decision.quiet import (
-    NOW,
-    POLICY,
-    agent,
-    attempt,
-    gpu2_lost,
-    incident,
-    probe,
-    rank_exit,
-    slurm_job,
-    subject,
-)
+from tests.decision.quiet import NOW, POLICY, agent, attempt, gpu2_lost, incident, probe, rank_exit, slurm_job, subject
 
 pytestmark = pytest.mark.pure
 CAUSES = [value for name, value in vars(findings).items() if name.isupper()]
