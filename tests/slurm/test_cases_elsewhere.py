@@ -56,7 +56,7 @@ ELSEWHERE = {
         ],
     },
     "S39": {
-        "scenarios/test_people.py": ["test_another_users_job_on_a_reachable_node_survives"],
+        "scenarios/test_neighbours.py": ["test_another_users_job_on_a_reachable_node_survives"],
         "decision/test_node_hold.py": ["test_follow"],
         "dashboard/test_other_people.py": [
             "test_staff_and_bob_read_what_the_drain_waits_for",
