@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from controller.models import Attempt, Incident
-from tests.scenarios.test_live_evidence import ECC, blamed_nobody, die, place_ranks
+from tests.scenarios.conftest import ECC, blamed_nobody, die, place_ranks
 from tests.scenarios.test_stalls import QUICK, Ranks
 from tests.scenarios.world import World
 

@@ -14,7 +14,7 @@ from controller.ingest.losses import merged
 from controller.models import AgentReport, Attempt, Exclusion, Incident, NodeHold
 from controller.replay import replay
 from dashboard.presenters import evidence as presenter
-from tests.scenarios.test_live_evidence import ECC, die
+from tests.scenarios.conftest import ECC, die
 from tests.scenarios.world import World
 
 pytestmark = [pytest.mark.db, pytest.mark.scenario]

@@ -6,7 +6,7 @@ from controller.clock import aware
 from controller.decision.policy import Budget, Limits
 from controller.models import Attempt, Cluster, Evidence, Incident, Node, NodeHold, Sign, TrainingJob
 from controller.replay import replay
-from tests.scenarios.test_live_evidence import ECC, XID_48, die, ecc_by_the_jobs_word, excluded, held, place_ranks
+from tests.scenarios.conftest import ECC, XID_48, die, ecc_by_the_jobs_word, excluded, held, place_ranks
 from tests.scenarios.world import World
 
 pytestmark = [pytest.mark.db, pytest.mark.scenario]
