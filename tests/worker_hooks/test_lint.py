@@ -1,38 +1,28 @@
 """What the lint of the tracked state names, and what it leaves alone."""
 
-import gc
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 from tests.worker_hooks.conftest import HERE, World
-from worker_hooks import Run
-from worker_hooks.protocol.generations import accepted_folders, read_rank_file
+from tests.worker_hooks.lint_stage import Average, data, nothing_left_over, sgd
+from worker_hooks.protocol.generations import accepted_folders
 from worker_hooks.training.data import ResumableSampler
-from worker_hooks.training.errors import CheckpointError
 from worker_hooks.training.lint import alive as lint_alive
 from worker_hooks.training.lint import ranks as lint_ranks
 from worker_hooks.training.lint import state as lint_state
-from worker_hooks.training.lint.findings import CODES, MISSING, NOTE, UNWAIVABLE, Finding
+from worker_hooks.training.lint.findings import CODES, MISSING, NOTE, Finding
 from worker_hooks.training.state.tracked import Tracked
 
 pytestmark = pytest.mark.torch
+__all__ = ["nothing_left_over"]
 
 schedulers = torch.optim.lr_scheduler
-
-
-@pytest.fixture(autouse=True)
-def nothing_left_over() -> Iterator[None]:
-    """What another test left behind is not alive."""
-    gc.collect()
-    yield
-    gc.collect()
 
 
 def tracking(**objects: Any) -> Tracked:
@@ -47,14 +37,6 @@ def found(tracked: Tracked, level: str = MISSING) -> dict[str, str]:
     findings = [*lint_state.look(tracked), *lint_alive.look(tracked), *lint_alive.early_iterators(tracked)]
     assert {finding.code for finding in findings} <= set(CODES)
     return {finding.code: finding.where for finding in findings if finding.level == level}
-
-
-def sgd(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-
-
-def data() -> TensorDataset:
-    return TensorDataset(torch.randn(24, 2), torch.randn(24, 1))
 
 
 # --- nothing to find --------------------------------------------------------------------------------------------------
@@ -149,17 +131,6 @@ def test_parameters_inside_another_tracked_object_are_saved_with_it() -> None:
     assert found(tracking(prompt=Prompt(), optimizer=optimizer)) == {"optimizer_parameters": "optimizer"}
 
 
-class Average:
-    def __init__(self, values: list[torch.Tensor]) -> None:
-        self.values = values
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"shadow": {"values": self.values}}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.values = state["shadow"]["values"]
-
-
 def test_an_average_of_references() -> None:
     net = nn.Linear(2, 2)
     views = Average([parameter.detach() for parameter in net.parameters()])
@@ -246,94 +217,7 @@ def test_ranks_with_other_values_under_one_key_are_told_all_at_once(world: World
     assert list(accepted_folders(world.run)) == []
 
 
-# --- strict and waived ------------------------------------------------------------------------------------------------
-
-
-def train(root: Path, *, scheduled: bool = True, **options: Any) -> Run:
-    """Two updates with a scheduler that nobody tracks."""
-    net = nn.Linear(2, 1)
-    optimizer = sgd(net)
-    if scheduled:
-        schedulers.StepLR(optimizer, 1)
-    with Run(model=net, optimizer=optimizer, root=root, **{"run_id": "tj-4f2a9c0b11de", **options}) as run:
-        for _ in range(2):
-            net(torch.ones(3, 2)).sum().backward()
-            optimizer.step()
-            run.step()
-    return run
-
-
-def test_an_incomplete_state_ends_the_run_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError) as refused:
-        train(tmp_path)
-    said = str(refused.value)
-    assert "[scheduler] optimizer: " in said and "track(scheduler=" in said and "Run(waive=['scheduler'])" in said
-
-
-@pytest.mark.parametrize("options", [{"waive": ["scheduler"]}, {"strict": False}], ids=["waived", "not strict"])
-def test_a_waiver_is_in_every_checkpoint_and_in_the_log(
-    tmp_path: Path, options: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = train(tmp_path, **options)
-    (folder,) = accepted_folders(run.folder)
-    assert read_rank_file(run.folder / folder, 0).run["waived"] == ["scheduler"]
-    assert capsys.readouterr().err.count("waived: [scheduler] optimizer: ") == 1
-    other = train(tmp_path, scheduled=False, run_id="tj-000000000002")
-    (folder,) = accepted_folders(other.folder)
-    assert read_rank_file(other.folder / folder, 0).run["waived"] == []
-
-
-def test_only_what_there_is_can_be_waived(tmp_path: Path) -> None:
-    for code in ("schedulers", *sorted(UNWAIVABLE)):
-        with pytest.raises(CheckpointError, match="can be waived are"):
-            Run(root=tmp_path, waive=[code])
-    history = Average([object()])  # type: ignore[list-item]
-    with pytest.raises(CheckpointError, match=r"\[value\] history") as refused:
-        train(tmp_path, extra={"history": history}, strict=False, scheduled=False)
-    assert "waive" not in str(refused.value)
-
-
-def test_what_is_tracked_after_the_restore_is_never_loaded(tmp_path: Path) -> None:
-    net = nn.Linear(2, 1)
-    optimizer = sgd(net)
-    with (
-        pytest.raises(CheckpointError, match=r"\[late\] counts: tracked after"),
-        Run(model=net, optimizer=optimizer, root=tmp_path) as run,
-    ):
-        run.track(counts=Average([]))
-        run.step()
-
-
-def test_a_tracked_loader_must_be_read_through_the_run(tmp_path: Path) -> None:
-    net = nn.Linear(2, 1)
-    optimizer = sgd(net)
-    loader = DataLoader(data(), 4, sampler=ResumableSampler(data()))
-    with (
-        pytest.raises(CheckpointError, match=r"\[data_position\] loader: .*run.batches"),
-        Run(model=net, optimizer=optimizer, loader=loader, root=tmp_path) as run,
-    ):
-        for _ in loader:
-            run.step()
-
-
-def test_the_controller_is_told_what_was_waived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: World) -> None:
-    folder = world.new_run_dir("run-dir", 1)
-    monkeypatch.setenv("RELUME_RUN_DIR", str(folder))
-    train(tmp_path, waive=["scheduler"])
-    records = world.events(folder, 0)
-    assert [record["waived"] for record in records if record["kind"] == "run_facts"] == ["scheduler"]
-
-
-def test_what_is_waived_at_the_first_save_is_told_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: World
-) -> None:
-    folder = world.new_run_dir("run-dir", 1)
-    monkeypatch.setenv("RELUME_RUN_DIR", str(folder))
-    scaler = torch.amp.GradScaler("cpu")
-    scaler.scale(torch.ones(1))
-    train(tmp_path, scheduled=False, waive=["scaler", "scheduler"])
-    records = world.events(folder, 0)
-    assert [record["waived"] for record in records if record["kind"] == "run_facts"] == ["", "scaler"]
+# --- what is said of a finding ----------------------------------------------------------------------------------------
 
 
 def test_the_codes_are_in_the_documentation() -> None:
