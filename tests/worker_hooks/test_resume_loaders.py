@@ -11,7 +11,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from tests.worker_hooks.share_folder import rewrite
 from worker_hooks import Run
 from worker_hooks.protocol.generations import accepted_folders
-from worker_hooks.training.data import ResumableSampler, accounting
+from worker_hooks.training.data import ResumableSampler
+from worker_hooks.training.data.accounting import Account
 from worker_hooks.training.errors import VerificationFailed
 from worker_hooks.training.files.digests import value_digest
 from worker_hooks.training.resuming.resumption import Resumption
@@ -208,21 +209,24 @@ def test_a_place_that_counts_from_the_last_restart_is_told(tmp_path: Path, told:
 
 
 @pytest.mark.parametrize(
-    ("place", "step", "accumulation", "sound"),
+    ("earlier", "batches", "turns", "step", "accumulation", "sound"),
     [
-        (accounting.Place(0, 40, 100, 8, 0), 40, 1, True),
-        (accounting.Place(0, 10, 100, 8, 0), 40, 1, False),
-        (accounting.Place(2, 5, 100, 8, 0), 205, 1, True),
-        (accounting.Place(0, 5, 100, 8, 0), 205, 1, False),
-        (accounting.Place(2, 5, 100, 8, 0), 204, 1, False),
-        (accounting.Place(1, 4, 7, 8, 16), 9, 1, True),
-        (accounting.Place(2, 4, 7, 8, 0), 10, 2, True),
-        (accounting.Place(2, 4, 7, 8, 0), 8, 2, True),
-        (accounting.Place(2, 4, 7, 8, 0), 5, 2, False),
-        (accounting.Place(0, 3, 7, 8, 0), 1, 2, True),
+        (0, 40, 1, 40, 1, True),
+        (0, 10, 3, 40, 1, False),
+        (200, 5, 3, 205, 1, True),
+        (0, 5, 3, 205, 1, False),
+        (200, 5, 3, 204, 1, False),
+        (5, 4, 2, 9, 1, True),
+        (14, 4, 2, 10, 2, True),
+        (14, 4, 2, 7, 2, True),
+        (14, 4, 2, 5, 2, False),
+        (0, 3, 1, 1, 2, True),
     ],
 )
 def test_steps_epochs_and_accumulation_add_up(
-    place: accounting.Place, step: int, accumulation: int, sound: bool
+    earlier: int, batches: int, turns: int, step: int, accumulation: int, sound: bool
 ) -> None:
-    assert (accounting.check(place, step, accumulation)[1] == "PASS") is sound
+    account = Account()
+    account.earlier, account.turns = earlier, turns
+    found = account.check(step, batches, together=8, accumulation=accumulation, unit="samples")
+    assert found is not None and (found[1] == "PASS") is sound

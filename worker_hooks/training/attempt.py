@@ -113,7 +113,7 @@ class Attempt:
         self.accumulation = resumption.accumulation(self._options.accumulation)
         if resumption.source is not None:
             self._saver.start_from(resumption.source.folder, self.completed)
-            self._feeds.take_up(resumption.source.first.data)
+            self._feeds.take_up(resumption.source.first.data, step=self.completed, accumulation=self.accumulation)
             with suppress(OSError, NotNewest):  # room for the next save is not worth this run
                 if self.rank == 0:
                     retention.clear_abandoned(self.folder, self._saver.identity.generation)

@@ -102,6 +102,11 @@ class Ledger:
         elif size is not None and self.reached > size:
             self._note(PADDED, size, self.reached)
 
+    def close(self, size: int | None) -> None:
+        """The next iteration is another epoch, also if it has the same number."""
+        self.end(size)
+        self.epoch, self.spans = None, []
+
     def discard(self, count: int, ranks: int) -> None:
         """`count` samples were loaded ahead on this rank, one of `ranks`, beyond the position and are loaded again."""
         if count:

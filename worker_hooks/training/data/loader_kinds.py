@@ -9,61 +9,23 @@ StatefulDataLoader). `dataset`: an IterableDataset with `state_dict`, read in th
 import base64
 import math
 from collections.abc import Iterator
-from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import DistributedSampler, IterableDataset, SequentialSampler
+from torch.utils.data import IterableDataset, SequentialSampler
 
-from worker_hooks.training.data.sampler import ResumableSampler
+from worker_hooks.training.data.orders import (
+    DistributedOrder,
+    Order,
+    ResumableOrder,
+    distributed_sampler,
+    resumable_sampler,
+    sampler_of,
+)
 from worker_hooks.training.errors import CheckpointError, CheckpointMismatch
 from worker_hooks.training.state import random_state
 from worker_hooks.training.state.codec import Tensors, decode, encode
-
-
-class Order(Protocol):
-    """A loader's epoch whose samples are known by their place. `size`: samples that are not padding."""
-
-    ranks: int
-    size: int
-    seed: int
-
-    def rest(self, consumed: int) -> int:
-        """Samples that each rank still gets in this epoch."""
-
-    def ids(self, epoch: int, consumed: int, count: int) -> list[int]:
-        """This rank's next ids. Changes nothing."""
-
-
-class ResumableOrder:
-    def __init__(self, sampler: ResumableSampler) -> None:
-        self.sampler = sampler
-        self.ranks, self.size, self.seed = sampler.replicas, sampler.size, sampler.seed
-
-    def rest(self, consumed: int) -> int:
-        return (self.size - consumed) // self.ranks
-
-    def ids(self, epoch: int, consumed: int, count: int) -> list[int]:
-        return self.sampler.ids_at(epoch, consumed, count)
-
-
-class DistributedOrder:
-    def __init__(self, sampler: Any) -> None:
-        self._sampler = sampler
-        self.ranks, self.size, self.seed = sampler.num_replicas, len(sampler.dataset), sampler.seed
-
-    def rest(self, consumed: int) -> int:
-        rest: int = self._sampler.num_samples - consumed // self.ranks
-        return rest
-
-    def ids(self, epoch: int, consumed: int, count: int) -> list[int]:
-        """It draws from a generator of its own, so that it may be asked at any time."""
-        before, self._sampler.epoch = self._sampler.epoch, epoch
-        start = consumed // self.ranks
-        found = [int(index) for index in islice(iter(self._sampler), start, start + count)]
-        self._sampler.epoch = before
-        return found
 
 
 def kind_of(loader: Any) -> str:
@@ -75,7 +37,7 @@ def kind_of(loader: Any) -> str:
         return "resumable"
     if _has_state(loader):
         return "stateful"
-    if type(_sampler(loader)) is DistributedSampler:
+    if distributed_sampler(loader) is not None:
         return "distributed"
     dataset = getattr(loader, "dataset", None)
     if isinstance(dataset, IterableDataset) and _has_state(dataset) and not getattr(loader, "num_workers", 0):
@@ -103,12 +65,7 @@ def order_of(loader: Any) -> Order | None:
     kind = kind_of(loader)
     if kind == "resumable":
         return ResumableOrder(resumable_sampler(loader))  # type: ignore[arg-type]
-    return DistributedOrder(_sampler(loader)) if kind == "distributed" else None
-
-
-def resumable_sampler(loader: Any) -> ResumableSampler | None:
-    sampler = _sampler(loader)
-    return sampler if isinstance(sampler, ResumableSampler) else None
+    return DistributedOrder(distributed_sampler(loader)) if kind == "distributed" else None
 
 
 def world_size() -> int:
@@ -120,13 +77,17 @@ def world_size() -> int:
 
 def batch_size(loader: Any) -> int:
     """Samples in a full batch of one rank; 1 for a loader that does not batch."""
-    batches = getattr(loader, "batch_sampler", None)
-    size = getattr(loader, "batch_size", None) or getattr(batches, "batch_size", None)
-    if size is None and batches is None:
+    size = size_of_batch(loader)
+    if size is None and getattr(loader, "batch_sampler", None) is None:
         return 1
     if not isinstance(size, int):
         raise CheckpointError("a loader over a ResumableSampler or DistributedSampler needs a batch_size")
     return size
+
+
+def size_of_batch(loader: Any) -> Any:
+    """None where no number says."""
+    return getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
 
 
 def batches_in(loader: Any, samples: int) -> int:
@@ -146,7 +107,7 @@ def length(loader: Any) -> int | None:
 
 def sequential_ids(loader: Any, batches: int) -> list[int] | None:
     """The ids of the next batch of a loader that does not shuffle; None for any other."""
-    if type(_sampler(loader)) is not SequentialSampler or getattr(loader, "batch_sampler", None) is None:
+    if type(sampler_of(loader)) is not SequentialSampler or getattr(loader, "batch_sampler", None) is None:
         return None
     size = batch_size(loader)
     return list(range(len(loader.dataset))[batches * size : (batches + 1) * size])
@@ -173,20 +134,47 @@ def write_state(holder: Any, stored: Any) -> None:
     holder.load_state_dict(decode(stored, tensors))
 
 
-def demand_workers(loader: Any, position: dict[str, Any]) -> None:
-    """A loader's own state belongs to its number of workers; it would fail without a word of explanation."""
+def demand_same_batches(loader: Any, position: dict[str, Any], kind: str) -> None:
+    """Refuses what would silently give other samples, where nothing else would notice.
+
+    A loader's own state belongs to its number of workers, and fails without a word of explanation. Consumed batches are
+    counted, so they have to be as large as they were, and of an IterableDataset as many workers have to deal them.
+    """
+    streamed = kind == "replay" and isinstance(getattr(loader, "dataset", None), IterableDataset)
     before, now = position.get("num_workers"), getattr(loader, "num_workers", None)
-    if before is not None and now is not None and before != now:
+    if (kind == "stateful" or streamed) and before is not None and now is not None and before != now:
+        cure = "which does not mind" if kind == "stateful" else "or give the dataset a state_dict"
         raise CheckpointMismatch(
-            f"the loader had num_workers={before} at the save and has {now} now; its own state fits only the same "
-            f"number: set num_workers={before}, or use a ResumableSampler, which does not mind"
+            f"the loader had num_workers={before} at the save and has {now} now; its place fits only the same number: "
+            f"set num_workers={before}, or use a ResumableSampler, {cure}"
+        )
+    before, now = position.get("batch_size"), size_of_batch(loader)
+    if kind in ("stateful", "replay") and before is not None and before != now:
+        raise CheckpointMismatch(
+            f"the loader had batch_size={before} at the save and has {now} now; its place is counted in batches of "
+            f"that size: set batch_size={before}, or use a ResumableSampler, which counts samples"
+        )
+
+
+def unshared(kind: str, before: int, now: int) -> str:
+    return (
+        f"the position of a {kind} loader is each rank's own: on {now} instead of {before} ranks samples may come "
+        "twice or never; a ResumableSampler continues exactly"
+    )
+
+
+def demand_whole_batches(consumed: int, size: int, ranks: int) -> None:
+    if consumed % (size * ranks):
+        raise CheckpointError(
+            f"{consumed} samples were consumed, which is no whole number of batches of {size} on {ranks} ranks, and a "
+            "DistributedSampler starts nowhere else; choose another batch size or a ResumableSampler"
         )
 
 
 def generators(loader: Any) -> dict[str, torch.Generator]:
     """Generators of the loader's own, which the process's random state does not hold."""
     found: dict[str, torch.Generator] = {}
-    for name, holder in (("loader", loader), ("sampler", _sampler(loader))):
+    for name, holder in (("loader", loader), ("sampler", sampler_of(loader))):
         generator = getattr(holder, "generator", None)
         if isinstance(generator, torch.Generator) and all(generator is not other for other in found.values()):
             found[name] = generator
@@ -235,11 +223,3 @@ def _unpack(stored: dict[str, Any]) -> torch.Tensor:
 
 def _has_state(holder: Any) -> bool:
     return callable(getattr(holder, "state_dict", None)) and callable(getattr(holder, "load_state_dict", None))
-
-
-def _sampler(loader: Any) -> Any:
-    for holder in (loader, getattr(loader, "batch_sampler", None)):
-        sampler = getattr(holder, "sampler", None)
-        if isinstance(sampler, ResumableSampler | DistributedSampler):
-            return sampler
-    return getattr(loader, "sampler", None)

@@ -24,6 +24,8 @@ from torch.utils.data import (
     get_worker_info,
 )
 
+from worker_hooks.training.data.orders import tellable
+
 _LAYERS = 16
 
 
@@ -103,11 +105,12 @@ def doubt(loader: Any) -> str | None:
 
 def tell_epoch(loader: Any, epoch: int) -> None:
     """To the loader, its samplers and its dataset, whichever wants to know."""
-    holders = [loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
-    for target in (*holders, *_layers(getattr(loader, "dataset", None))):
+    told: list[Any] = []
+    for target in (*tellable(loader), *_layers(getattr(loader, "dataset", None))):
         tell = getattr(target, "set_epoch", None)
-        if callable(tell):
+        if callable(tell) and not any(target is other for other in told):
             tell(epoch)
+            told.append(target)
 
 
 def _is_exact(dataset: Any) -> bool:

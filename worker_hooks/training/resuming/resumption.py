@@ -65,12 +65,14 @@ class Resumption:
         return int(self.source.own.data["epoch"]) if self.source else 0
 
     def accumulation(self, asked: int) -> int:
-        """Batches per update: what the policy found, or an earlier attempt's, unless the script asks for another."""
+        """Batches per update: what the policy found, now or in an earlier attempt, unless the script asks for another.
+        Not what was seen: an attempt of one update that the end of an epoch cut short says nothing."""
         if self.elastic is not None:
             return self.elastic.accumulation
-        if self.source is None or self.source.first.data.get("accumulation_asked") != asked:
+        data = self.source.first.data if self.source is not None else {}
+        if data.get("accumulation_asked") != asked:
             return asked
-        return int(self.source.first.data["accumulation"])
+        return int(data.get("accumulation_now", data["accumulation"]))
 
     def begin(self, tracked: Tracked, feeds: dict[str, Feed], set_aside: Callable[[Any, str], None]) -> None:
         """Load the newest that is intact. What must come last waits for `complete`. Collective."""

@@ -1,6 +1,6 @@
 """Is the resumed run the same run? Compared before the first step, and again with each replayed step's loss."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from worker_hooks.training.state.tracked import Parts, Tracked
 
 PASS, DEGRADED, RESHARDED, FAIL = "PASS", "DEGRADED", "RESHARDED", "FAIL"
 LR_TOLERANCE = 1e-6
+_OF_THE_JOB = ("epoch", "order_epoch", "consumed", "sampler_seed")
 
 
 @dataclass(frozen=True)
@@ -139,9 +140,11 @@ def position_check(saved: dict[str, Any], actual: dict[str, Any], *, same_ranks:
 
     On another number of ranks only what the whole job consumed can be the same.
     """
-    keys = [key for key in saved if key in actual and (same_ranks or key in ("epoch", "consumed", "sampler_seed"))]
+    keys = [key for key in saved if key in actual and (same_ranks or key in _OF_THE_JOB)]
     check = equal("data_position", {key: saved[key] for key in keys}, {key: actual[key] for key in keys})
-    if check.outcome == PASS and "next_ids_digest" not in keys:
+    if check.outcome == FAIL:  # R01
+        return replace(check, code="DATA_ORDER", why=", ".join(key for key in keys if saved[key] != actual[key]))
+    if "next_ids_digest" not in keys:
         return Check(check.name, DEGRADED, check.expected, check.actual)
     return check
 
