@@ -20,13 +20,13 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Lane:
-    """`marks` is pytest's -m expression; `workers` 0 runs in one process. `by_file`: a file's tests stay in one worker,
-    which makes one lab for all of them."""
+    """`marks` is pytest's -m expression; `workers` 0 runs in one process. `dist` says how tests are dealt to workers:
+    with `loadfile` a file's tests stay in one, which makes one lab for all of them."""
 
     name: str
     marks: str
     workers: int = 0
-    by_file: bool = False
+    dist: str = "load"
     env: dict[str, str] = field(default_factory=dict)
     timeout_s: int = 1800
 
@@ -35,9 +35,10 @@ LANES = (
     Lane("pure", "pure", workers=2),
     Lane("sqlite", "db or scenario", workers=2, env={"RELUME_TEST_DATABASE": "sqlite"}),
     Lane("postgresql", "db", workers=2, env={"RELUME_TEST_DATABASE": "postgresql"}),
-    Lane("torch", "torch"),
-    # Mostly waiting for Slurm: two labs side by side. The whole system trains for real and has the machine to itself.
-    Lane("cluster", "cluster and not whole", workers=2, by_file=True, timeout_s=2700),
+    # Ranks wait for each other and for a disk; who is done early takes tests of the other worker.
+    Lane("torch", "torch", workers=2, dist="worksteal"),
+    # Mostly waiting for Slurm: three labs side by side. The whole system trains for real and has the machine to itself.
+    Lane("cluster", "cluster and not whole", workers=3, dist="loadfile", timeout_s=2700),
     Lane("whole", "whole"),
     Lane("browser", "browser"),
 )
@@ -58,7 +59,7 @@ class Result:
 def run(lane: Lane, report: Path) -> Result:
     argv = [sys.executable, "-m", "pytest", "-q", "-m", lane.marks, f"--junitxml={report}", "tests"]
     if lane.workers:
-        argv += ["-n", str(lane.workers), "--dist", "loadfile" if lane.by_file else "load"]
+        argv += ["-n", str(lane.workers), "--dist", lane.dist]
     started = time.monotonic()
     # A session of its own, so that a lane that takes too long ends with everything it started.
     process = subprocess.Popen(
