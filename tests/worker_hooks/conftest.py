@@ -184,6 +184,14 @@ def world(fork_server: ForkServer, tmp_path: Path) -> World:
 
 
 @pytest.fixture
+def killed(world: World) -> World:
+    """Two ranks, checkpoints at 4 and 8 committed, rank 1 killed at 11."""
+    assert all(world.tiny(2, die={"rank": 1, "step": 11}).wait())
+    assert [folder.name for folder in sorted(world.run.glob("step-*"))] == ["step-00000004.g1", "step-00000008.g1"]
+    return world
+
+
+@pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
     """A user's account with a fake sbatch and a controller that listens."""
     yield from open_desk(tmp_path)

@@ -31,6 +31,17 @@ def share(folder: Path, rank: int) -> Share:
     return Share(rank, folder, tuple(entries), tuple(chunks))
 
 
+def forge(folder: Path, rank: int, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a rank file and make the manifest agree: what a writer with a defect would have left."""
+    path = folder / f"rank-{rank:05d}.json"
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_bytes(encode_json(data))
+    manifest = encode_manifest(generations.read_manifest(folder))
+    manifest["ranks"][rank]["digest"] = file_digest(path, "sha256")
+    (folder / "manifest.json").write_bytes(encode_json(manifest))
+
+
 def rewrite(
     folder: Path, rank: int, index: Callable[[dict[str, Any]], object], file: Callable[[dict[str, Any]], object]
 ) -> None:
@@ -39,16 +50,14 @@ def rewrite(
     data = json.loads(path.read_text())
     index(data)
     path.write_bytes(encode_json(data))
-    rank_path = folder / f"rank-{rank:05d}.json"
-    rank_file = json.loads(rank_path.read_text())
-    for entry in rank_file["files"]:
-        at = folder / entry["name"]
-        entry |= {"bytes": at.stat().st_size, "digest": file_digest(at, "sha256")}
-    file(rank_file)
-    rank_path.write_bytes(encode_json(rank_file))
-    manifest = encode_manifest(generations.read_manifest(folder))
-    manifest["ranks"][rank]["digest"] = file_digest(rank_path, "sha256")
-    (folder / "manifest.json").write_bytes(encode_json(manifest))
+
+    def whole(rank_file: dict[str, Any]) -> None:
+        for entry in rank_file["files"]:
+            at = folder / entry["name"]
+            entry |= {"bytes": at.stat().st_size, "digest": file_digest(at, "sha256")}
+        file(rank_file)
+
+    forge(folder, rank, whole)
 
 
 def as_version_1(folder: Path, ranks: int = 1) -> None:
