@@ -15,9 +15,9 @@ LATER = 100  # generations of later jobs: the world's agents are those of the hi
 
 
 def leave(world: World) -> None:
-    """The present job ends well, and its nodes are free."""
+    """The present job ends well, with steps of its own after its restore, and its nodes are free."""
     world.slurm.end_job(world.job_id)
-    Attempt.objects.update(finished_at=aware(world.now))
+    Attempt.objects.update(finished_at=aware(world.now), first_step_at=aware(world.now))
     world.run(4)
 
 
