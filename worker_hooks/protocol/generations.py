@@ -23,6 +23,7 @@ from worker_hooks.protocol.manifest import (
     Broken,
     Generation,
     Manifest,
+    Newer,
     RankFile,
     accepts,
     decode_generation,
@@ -70,9 +71,15 @@ def generation_path(run: Path, number: int) -> Path:
 
 
 def read_generation(run: Path, number: int) -> Generation:
-    """What that attempt claimed; the file must speak about this run and number."""
+    """What that attempt claimed; the file must speak about this run and number. JSON of another shape is as broken as
+    none."""
     path = generation_path(run, number)
-    found = decode_generation(unsealed(_read_json(path), path.name))
+    try:
+        found = decode_generation(unsealed(_read_json(path), path.name))
+    except (Broken, Newer):
+        raise
+    except MessageError as error:
+        raise Broken(path.name, str(error)) from None
     if (found.run_id, found.generation) != (run.name, number):
         raise MessageError("generation", f"{number} of {run.name} says {found.generation} of {found.run_id}")
     return found

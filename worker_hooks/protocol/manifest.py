@@ -28,6 +28,10 @@ class Broken(MessageError):
     """A file that is not what was written, as against one of another run or of a newer version."""
 
 
+class Newer(MessageError):
+    """What a later version of this package wrote: nothing is wrong with it."""
+
+
 @dataclass(frozen=True)
 class FileEntry:
     """A file of a checkpoint; `name` is relative to the folder and never leaves it."""
@@ -247,7 +251,7 @@ def _versioned(data: object, where: str) -> Reader:
     source = Reader.of(data, where)
     version = source.integer("version", least=1)
     if version != VERSION:
-        raise MessageError(source.path("version"), f"{version} is newer than this reader knows ({VERSION})")
+        raise Newer(source.path("version"), f"{version} is newer than this reader knows ({VERSION})")
     return source
 
 

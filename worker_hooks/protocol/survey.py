@@ -13,7 +13,8 @@ from pathlib import Path
 from worker_hooks.protocol import generations
 from worker_hooks.protocol.folder_state import Checkpoint, look, look_at_trash, said
 from worker_hooks.protocol.leases import READERS, being_read
-from worker_hooks.protocol.manifest import Generation, parse_folder
+from worker_hooks.protocol.manifest import Broken, Generation, parse_folder
+from worker_hooks.protocol.minting import stand_in
 from worker_hooks.protocol.tiers import LOCAL, run_of, shelf
 from worker_hooks.protocol.trash import TRASH
 
@@ -60,16 +61,17 @@ def survey(run: Path) -> Run:
         names = sorted(entry.name for entry in os.scandir(run))
     except OSError as error:
         return Run(run, None, (), (), Choice(None, None, "it cannot be read"), None, (), (said(error),))
-    newest, token_broken = _newest(run, problems)
-    found = _checkpoints(run, names, newest, problems)
+    numbers = tuple(_numbers(run))
+    newest, token = _newest(run, problems)
+    found = _checkpoints(run, names, token, problems)
     others = [name for name in names if not parse_folder(name) and name not in _KNOWN and not name.startswith(".")]
-    latest, local = _latest(run, problems), _local(run, newest, problems)
+    latest, local = _latest(run, problems), _local(run, token, problems)
     return Run(
         run,
         newest,
-        tuple(_numbers(run)),
+        numbers,
         tuple(found),
-        _choice(newest, token_broken, found),
+        _choice(token, found, broken=newest is None and bool(numbers)),
         latest,
         tuple(others),
         (*problems, *_restarts(run, newest, found)),
@@ -82,8 +84,8 @@ def inspect(folder: Path) -> Checkpoint:
     place = parse_folder(folder.name)
     if place is None:
         raise ValueError(f"{folder.name} is not the name of a checkpoint folder")
-    newest, _ = _newest(run_of(folder), [])
-    return look(folder, place, newest, folder.name in _readers(folder.parent, []))
+    _, token = _newest(run_of(folder), [])
+    return look(folder, place, token, folder.name in _readers(folder.parent, []))
 
 
 # --- the run ------------------------------------------------------------------------------------------------------
@@ -108,13 +110,18 @@ def _local(run: Path, newest: Generation | None, problems: list[str]) -> list[Ch
     return _checkpoints(place, names, newest, problems)
 
 
-def _newest(run: Path, problems: list[str]) -> tuple[Generation | None, bool]:
-    """The token, and whether it is there but cannot be read."""
+def _newest(run: Path, problems: list[str]) -> tuple[Generation | None, Generation | None]:
+    """The newest generation as it is written, and as the next attempt will understand it: a broken file has a stand-in,
+    by which checkpoints are judged and none is removed. None: nobody knows."""
     try:
-        return generations.newest(run), False
+        newest = generations.newest(run)
+        return newest, newest
     except (OSError, ValueError) as error:
         problems.append(f"the newest generation file cannot be read: {said(error)}")
-        return None, True
+        try:
+            return None, stand_in(run, said(error)) if isinstance(error, Broken) else None
+        except OSError:
+            return None, None
 
 
 def _numbers(run: Path) -> list[int]:
@@ -144,19 +151,19 @@ def _latest(run: Path, problems: list[str]) -> str | None:
         return None
 
 
-def _choice(newest: Generation | None, token_broken: bool, found: list[Checkpoint]) -> Choice:
+def _choice(token: Generation | None, found: list[Checkpoint], *, broken: bool) -> Choice:
     """As the next attempt does it: it first commits what the newest generation left complete, then takes the newest
-    that counts and is whole."""
-    if newest is None:
-        return Choice(
-            None, None, "the newest generation file is broken" if token_broken else "no generation was minted"
-        )
+    that counts and is whole. `broken`: nothing but a stand-in tells."""
+    if token is None:
+        return Choice(None, None, "the newest generation cannot be read" if broken else "no generation was minted")
     passed: list[str] = []
     for item in found:
         if item.state in ("committed", "complete"):
             why = "the newest that counts"
             if item.state == "complete":
                 why = "complete; the next attempt commits it before it chooses"
+            if broken:
+                why += "; the newest generation file is broken"
             if passed:
                 why += "; walks past " + ", ".join(passed)
             return Choice(item.name, item.step, why)

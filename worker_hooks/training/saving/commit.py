@@ -6,7 +6,8 @@ first, its successor does. Nothing here raises into training, but for `supersede
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,9 @@ class Committer:
         except NotNewest as error:
             self.superseded = error
             return True
-        except (OSError, ValueError) as error:  # storage that answers again later is asked again
+        except OSError as error:  # storage that answers again later is asked again
+            return self._over(pending, f"committing {pending.folder.name}: {error}", whole=True)
+        except ValueError as error:
             return self._over(pending, f"committing {pending.folder.name}: {error}")
 
     def _commit(self, pending: Pending) -> bool:
@@ -126,31 +129,37 @@ class Committer:
         said = f"nothing from ranks {missing}" if missing else "files are missing or short"
         return self._over(pending, f"{pending.folder.name}: {said}")
 
-    def _over(self, pending: Pending, why: str) -> bool:
+    def _over(self, pending: Pending, why: str, *, whole: bool = False) -> bool:
         if time.monotonic() - pending.started <= COMMIT_DEADLINE_S:
             return False
-        return self._give_up(pending, f"{why} after {COMMIT_DEADLINE_S:.0f} s")
+        return self._give_up(pending, f"{why} after {COMMIT_DEADLINE_S:.0f} s", whole=whole)
 
-    def _give_up(self, pending: Pending, why: str) -> bool:
-        """This save counts as failed; its folder makes room for the next one."""
+    def _give_up(self, pending: Pending, why: str, *, whole: bool = False) -> bool:
+        """This save counts as failed; its folder makes room for the next one. Where it may be `whole`, and only the
+        commit could not be written, it stays: the next attempt commits it."""
         self.failed[pending.step, tier_of(pending.folder)] = why
         self._record(pending.step, pending.folder, "failed", blocked_s=pending.blocked_s, reason=why)
-        try:
+        if whole:
+            return True
+        with self._told():
             retention.discard(pending.folder, self._identity.generation)
-        except NotNewest as error:
-            self.superseded = error
-        except OSError as error:
-            self._sign(error)
         return True
 
     def _tidy(self, folder: Path) -> None:
-        """After a commit: the hint and the retention. Neither is worth a training run."""
+        """After a commit: the hint and the retention. Neither is worth a training run, and a hint that cannot be
+        written is no reason to keep what fills the disk."""
         me, tier = self._identity, tier_of(folder)
-        try:
-            if tier == SHARED:
+        start = self.start if tier == SHARED else None
+        if tier == SHARED:
+            with self._told():
                 replace_file(me.run / "latest", folder.name.encode() + b"\n")
-            start = self.start if tier == SHARED else None
+        with self._told():
             retention.prune(me.run, me.generation, keep=self._keep[tier], protected={start, folder.name}, tier=tier)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
         except NotNewest as error:
             self.superseded = error
         except OSError as error:

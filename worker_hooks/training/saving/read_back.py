@@ -88,16 +88,21 @@ class ReadingBack:
         self._waiting.append(folder)
 
     def step(self, otherwise: float) -> float:
-        """Read a little; how long to rest after it, `otherwise` where there is nothing to wait for."""
+        """Read a little; how long to rest after it, `otherwise` where there is nothing to wait for.
+
+        Raises OSError for an outage: that share is given up, and never said to be verified.
+        """
         if self._reading is None:
             self._reading = self._next()
         if self._reading is None:
             return _LOOK_S if self._waiting else otherwise
-        rest = self._reading.step()
-        if rest > 0.0:
-            return rest
         read, self._reading = self._reading, None
-        write_report(read, by=self._me.rank, now=time.time())
+        rest = read.step()
+        if rest > 0.0:
+            self._reading = read
+            return rest
+        with suppress(FileNotFoundError):  # retention took it meanwhile, and nobody is to be told of that
+            write_report(read, by=self._me.rank, now=time.time())
         return _NEXT_S
 
     def _next(self) -> ReadBack | None:

@@ -53,11 +53,17 @@ def empty_trash(shelf: Path) -> None:
 
 
 def _remove_all(run: Path, generation: int, tier: Tier, names: Iterable[str]) -> list[str]:
-    removed = []
+    """One that cannot be removed keeps none of the others. Raises its error then, once they are gone."""
+    removed, failed = [], None
     for name in names:
         generations.check_token(run, generation)
-        if trash.remove(shelf(run, tier) / name):
-            removed.append(name)
+        try:
+            if trash.remove(shelf(run, tier) / name):
+                removed.append(name)
+        except OSError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
     return removed
 
 
