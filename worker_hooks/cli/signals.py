@@ -12,7 +12,7 @@ import math
 import re
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 EARLY_S = 60  # how much earlier than asked Slurm may send it
@@ -21,7 +21,8 @@ MOST_LEAD_S = 65535
 MARGIN_S = 60
 ENVIRONMENT = "RELUME_SIGNAL"
 # Not USR1: some releases of NCCL took that one for themselves, and the warning vanished.
-DEFAULT = "USR2@120"
+HEARD = "USR2"
+DEFAULT = f"{HEARD}@120"
 # What sbatch knows by name; anything else only by number.
 NAMES = frozenset(
     {
@@ -34,6 +35,8 @@ CANNOT_BE_CAUGHT = frozenset({"KILL", "STOP"})
 Receiver = Literal["steps", "batch"]
 # The colon may be missing (tried): no signal's name begins with R or B. So may the seconds after "@", which is 0.
 _FORM = re.compile(r"(?P<who>RB|BR|R|B)?:?(?:(?P<number>\d+)|(?P<name>[A-Z][A-Z0-9]*))(?P<lead>@\d*)?", re.I | re.A)
+
+_SRUN = re.compile(rb"^[^#\n]*\bsrun\b(?:\\\n|[^#\n;|&])*?\s--signal[=\s]+(?P<signal>[^\s;|&]+)", re.MULTILINE)
 
 
 class SignalOptionError(ValueError):
@@ -113,10 +116,25 @@ def too_late(option: SignalOption, *, step_s: float | None = None, save_s: float
     needed = math.ceil(step_s + save_s + MARGIN_S)
     if option.lead_s >= needed:
         return None
+    longer = f"--signal={replace(option, lead_s=needed).text}" if needed <= MOST_LEAD_S else "more than sbatch takes"
     return (
-        f"{option.signal} comes {option.lead_s} s before the end; a step ({step_s:.0f} s), a save ({save_s:.0f} s) and "
-        f"{MARGIN_S} s of margin need {needed} s: --signal={option.signal}@{needed} (saves go on as they are due)"
+        f"{option.signal} comes {option.lead_s} s before the end, or up to {EARLY_S} s earlier; a step "
+        f"({step_s:.0f} s), a save ({save_s:.0f} s) and {MARGIN_S} s of margin need {needed} s: {longer} (saves go on as they are due)"
     )
+
+
+def unheard(option: SignalOption) -> list[str]:
+    """Of a signal that goes to the job steps, where no `Run` takes it."""
+    if option.needs_forwarding or option.signal in (HEARD, "USR1", *CANNOT_BE_CAUGHT):
+        return []
+    return [f"a Run saves at {HEARD}; a program without a handler of its own ends at {option.signal}, without a save"]
+
+
+def of_srun(script: bytes) -> list[str]:
+    """A batch script whose srun asks for a signal: that option is for allocations, and this one is there already."""
+    found = _SRUN.search(script)
+    asked = found["signal"].decode(errors="replace") if found else ""
+    return [f"srun --signal={asked} does nothing inside a job: give it to sbatch"] if found else []
 
 
 def forwarding_lines(option: SignalOption, command: str) -> list[str]:

@@ -144,14 +144,16 @@ def _warned(plan: Plan, line: CommandLine, header: Header, environ: Mapping[str,
     program without a handler dies of it. What the user asked for stays, and is commented on."""
     option = line.last("signal") or (None if "SBATCH_SIGNAL" in environ else header.sbatch.last("signal"))
     said = option.value if option is not None else environ.get("SBATCH_SIGNAL")
+    plan.notes += signals.of_srun(script)
     try:
         if said is not None:
             traps = bool(_TRAPS.search(script))
             plan.signal = signals.parse(said)
-            plan.notes += signals.warnings(plan.signal, script_traps=traps)
+            plan.notes += signals.warnings(plan.signal, script_traps=traps) + signals.unheard(plan.signal)
         elif option is None and environ.get(signals.ENVIRONMENT):
             plan.signal = signals.wanted(environ)
             _add(plan, [f"--signal={plan.signal.text}"])
+            plan.notes += signals.warnings(plan.signal)
     except signals.SignalOptionError as error:
         if said is None:
             plan.notes.append(f"{signals.ENVIRONMENT}: {error}")
