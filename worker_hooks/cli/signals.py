@@ -119,7 +119,8 @@ def too_late(option: SignalOption, *, step_s: float | None = None, save_s: float
     longer = f"--signal={replace(option, lead_s=needed).text}" if needed <= MOST_LEAD_S else "more than sbatch takes"
     return (
         f"{option.signal} comes {option.lead_s} s before the end, or up to {EARLY_S} s earlier; a step "
-        f"({step_s:.0f} s), a save ({save_s:.0f} s) and {MARGIN_S} s of margin need {needed} s: {longer} (saves go on as they are due)"
+        f"({step_s:.0f} s), a save ({save_s:.0f} s) and {MARGIN_S} s of margin need {needed} s: {longer} "
+        "(saves go on as they are due)"
     )
 
 
