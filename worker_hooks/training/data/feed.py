@@ -4,6 +4,7 @@
 `distributed`) the position counts samples of the whole job, otherwise batches of this rank.
 """
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -35,6 +36,7 @@ class Feed:
         self._ahead: int | None = 0
         self._next_ids: str | None = None
         self._found: list[Entry] = []
+        self._whole: int | None = None  # batches of the epoch in which this attempt began
         self._before: dict[str, Any] = {}  # the position that was loaded
         self._accumulations = (1, 1)  # batches of an update: at the save, now
 
@@ -54,22 +56,29 @@ class Feed:
 
     # --- saving -------------------------------------------------------------------------------------------------
 
-    def position(self) -> dict[str, Any]:
-        """JSON: where the next batch comes from. What was loaded and not used yet is where it was."""
+    def position(self, pending: int = 0) -> dict[str, Any]:
+        """JSON: where the next batch comes from. What was loaded and not used yet is where it was.
+
+        `pending`: the last so many batches are in no update yet. Their gradients are not saved, so they come again,
+        where this process can go back: not with a state of somebody else's, and not over the end of an epoch.
+        """
         if self._resume is not None:
             return self._resume
+        fixed = self.place.over or self.kind in ("stateful", "dataset")
+        place = self.place if fixed else self.place.back(pending)
+        reached = place.reached if place.batches < self.place.batches else None
         found = {
             "kind": self.kind,
-            "ranks": self.place.ranks,
+            "ranks": place.ranks,
             "num_workers": getattr(self.loader, "num_workers", None),
             "batch_size": loader_kinds.size_of_batch(self.loader),
-            **self.place.where(self.place.next_ids_digest()),
-            "over": self.place.over,
+            **place.where(place.next_ids_digest()),
+            "over": place.over,
             "open": self._iterator is not None,
-            "global_batch": self.place.global_batch,
+            "global_batch": place.global_batch,
             "prefetched": self._prefetched(),
             "generators": loader_kinds.capture_generators(self.loader),
-            "ledger": self.ledger.record(),
+            "ledger": self.ledger.record(reached),
             "account": self.account.record(),
         }
         if self.kind == "stateful":
@@ -241,10 +250,20 @@ class Feed:
             if not self.place.batches:
                 self._start.first_batch()
             yield from iterator
-            self.place.over = True
-            self.ledger.end(self.place.size)
+            self._end()
         finally:
             self._ahead, self._iterator = self._prefetched(), None
+
+    def _end(self) -> None:
+        """Looks for R08 as well: what was moved on for the resume, and moves on again in a later epoch."""
+        place, began = self.place, self._before.get("batches", 0) if self.place.order is None else 0
+        place.over = True
+        if place.base_batches:
+            self._whole = place.batches
+        elif began and self._whole is not None and self._whole - place.batches == began:
+            entry = self.ledger.began_at(began)
+            print(f"relume: SAMPLES_SKIPPED: {entry.text(self.ledger.unit)}, as at the resume", file=sys.stderr)
+        self.ledger.end(place.size)
 
     def delivered(self) -> None:
         self.place.batches += 1

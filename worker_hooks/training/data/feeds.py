@@ -56,7 +56,9 @@ class Feeds:
 
     def position(self, epoch: int, *, accumulation: int, asked: int) -> dict[str, Any]:
         """JSON: the manifest's `data`. `accumulation` stands for an update where none was seen yet."""
-        positions = {name: feed.position() for name, feed in self.by_name.items()}
+        positions = {
+            name: feed.position(self._delivered if feed is self.first else 0) for name, feed in self.by_name.items()
+        }
         return {
             **next(iter(positions.values()), {}),
             "epoch": epoch,

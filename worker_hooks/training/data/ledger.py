@@ -102,6 +102,12 @@ class Ledger:
         elif size is not None and self.reached > size:
             self._note(PADDED, size, self.reached)
 
+    def began_at(self, first: int) -> Entry:
+        """It turned out that the iteration which is ending began there and not at the epoch's beginning."""
+        span = self.spans[-1]
+        span.first, span.last = first, span.last + first
+        return self._note(SKIPPED, 0, first)
+
     def close(self, size: int | None) -> None:
         """The next iteration is another epoch, also if it has the same number."""
         self.end(size)
@@ -128,13 +134,16 @@ class Ledger:
 
     # --- as JSON ------------------------------------------------------------------------------------------------
 
-    def record(self) -> dict[str, Any]:
-        """For the rank file (docs/formats.md section 6)."""
+    def record(self, reached: int | None = None) -> dict[str, Any]:
+        """For the rank file (docs/formats.md section 6). `reached`: if the last span is to end before it does."""
+        spans = [asdict(span) for span in self.spans]
+        if spans and reached is not None:
+            spans[-1]["last"] = reached
         return {
             "unit": self.unit,
             "epoch": self.epoch,
             "ended": self._ended,
-            "spans": [asdict(span) for span in self.spans],
+            "spans": spans,
             "totals": dict(self.totals),
             "entries": [asdict(entry) for entry in self.entries],
         }

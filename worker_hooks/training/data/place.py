@@ -1,5 +1,6 @@
 """Where a loader is: its epoch, batches of this rank, and samples of the whole job where their order is known."""
 
+import copy
 from typing import Any
 
 from worker_hooks.training.data import loader_kinds
@@ -23,6 +24,12 @@ class Place:
         self.batches = self.base = self.base_batches = 0
         self.drawn: int | None = None
         self.over = False
+
+    def back(self, batches: int) -> "Place":
+        """Where it was so many batches ago, at most where this iteration began."""
+        found = copy.copy(self)
+        found.batches = max(self.base_batches, self.batches - batches)
+        return found
 
     def move_to(self, position: dict[str, Any], batches: int) -> None:
         """`batches` are those of the position, unless somebody wants it wrong."""
