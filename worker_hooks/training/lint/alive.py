@@ -14,11 +14,13 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from worker_hooks.training.lint.findings import NOTE, Finding
-from worker_hooks.training.lint.state import is_average, is_scheduled
-from worker_hooks.training.state.tracked import Tracked
+from worker_hooks.training.lint.state import is_scheduled
+from worker_hooks.training.state.tracked import Tracked, is_average
 
 LIMIT = 4_000_000
+DEPTH, WIDTH = 4, 256
 _KINDS = (torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler, _BaseDataLoaderIter)
+_OTHERS_OWN = (torch.optim.Optimizer, torch.nn.Module, torch.Tensor, type, str, bytes, int, float)
 
 
 def look(tracked: Tracked) -> list[Finding]:
@@ -78,13 +80,44 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def _schedulers(tracked: Tracked, schedulers: list[LRScheduler]) -> Iterator[Finding]:
-    """A plateau scheduler leaves no mark in the groups, by which the others are found."""
+    """A plateau scheduler leaves no mark in the groups, by which the others are found. Where one is tracked, another
+    may drive the optimizer beside it or in its place: one that was built again, or a warm-up."""
+    held = _held(tracked)
     for name, optimizer in tracked.optimizers.items():
         driving = [item for item in schedulers if getattr(item, "optimizer", None) is optimizer]
+        kinds = [type(item).__name__ for item in driving if id(item) not in held and _has_stepped(item)]
         marked = any("initial_lr" in group for group in optimizer.param_groups)
-        if driving and not marked and not is_scheduled(tracked, optimizer):
+        if is_scheduled(tracked, optimizer):
+            if kinds:
+                yield Finding(
+                    "scheduler", name, f"a {kinds[0]} drives it too that is not tracked; track(scheduler=[…])"
+                )
+        elif driving and not marked:
             kind = type(driving[0]).__name__
             yield Finding("scheduler", name, f"a {kind} drives it that is not tracked; track(scheduler=…)")
+
+
+def _has_stepped(scheduler: Any) -> bool:
+    """Since it was built. Some kinds count their steps, the others begin at 0."""
+    count = getattr(scheduler, "_step_count", None)
+    return count > 1 if isinstance(count, int) else getattr(scheduler, "last_epoch", 0) > 0
+
+
+def _held(tracked: Tracked) -> set[int]:
+    """The tracked objects that are neither models nor optimizers, and what lies in their attributes, short lists and
+    dicts: schedulers made of others, and wrappers around them."""
+    found: set[int] = set()
+    level: list[Any] = list(tracked.others.values())
+    for _ in range(DEPTH):
+        level = [item for item in level if id(item) not in found and not isinstance(item, _OTHERS_OWN)]
+        found.update(map(id, level))
+        level = [inner for item in level for inner in _inside(item)]
+    return found
+
+
+def _inside(item: Any) -> list[Any]:
+    found = item if isinstance(item, list | tuple | dict) else getattr(item, "__dict__", {})
+    return list(found.values() if isinstance(found, dict) else found) if len(found) <= WIDTH else []
 
 
 def _scalers(tracked: Tracked, scalers: list[torch.amp.GradScaler]) -> Iterator[Finding]:

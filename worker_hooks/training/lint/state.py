@@ -1,6 +1,7 @@
 """Findings that the tracked objects show by themselves. All is read, nothing changed, no device waited for."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +11,8 @@ from worker_hooks.training.errors import CheckpointError
 from worker_hooks.training.lint.findings import NOTE, Finding, some
 from worker_hooks.training.state import ddp, names
 from worker_hooks.training.state.codec import encode
-from worker_hooks.training.state.tracked import Tracked
+from worker_hooks.training.state.optimizer_state import OptimizerState
+from worker_hooks.training.state.tracked import Tracked, is_average
 
 
 def look(tracked: Tracked) -> Iterator[Finding]:
@@ -32,10 +34,6 @@ def is_scheduled(tracked: Tracked, optimizer: torch.optim.Optimizer) -> bool:
         if owner is optimizer or (owner is None and name.partition(".")[0] == "scheduler"):
             return True
     return False
-
-
-def is_average(name: str) -> bool:
-    return name.partition(".")[0] == "ema"
 
 
 def _optimizer_parameters(tracked: Tracked) -> Iterator[Finding]:
@@ -71,6 +69,8 @@ def _scheduler_functions(tracked: Tracked) -> Iterator[Finding]:
 
 def _values(tracked: Tracked) -> Iterator[Finding]:
     """What the save would stumble over, all at once."""
+    for name, optimizer in tracked.optimizers.items():
+        yield from _refused(name, partial(_optimizer_values, name, optimizer, tracked))
     for name, item in tracked.others.items():
         yield from _stored(name, item.state_dict)
     for name, model in tracked.models.items():
@@ -79,9 +79,17 @@ def _values(tracked: Tracked) -> Iterator[Finding]:
                 yield from _stored(f"{name}/{key}", module.get_extra_state)
 
 
+def _optimizer_values(name: str, optimizer: torch.optim.Optimizer, tracked: Tracked) -> None:
+    OptimizerState(name, optimizer, tracked.models).values()
+
+
 def _stored(where: str, read: Callable[[], Any]) -> Iterator[Finding]:
+    return _refused(where, lambda: encode(read(), where, {}))
+
+
+def _refused(where: str, act: Callable[[], Any]) -> Iterator[Finding]:
     try:
-        encode(read(), where, {})
+        act()
     except CheckpointError as error:
         yield Finding("value", where, str(error).removeprefix(f"{where}: "))
 
@@ -150,8 +158,7 @@ def _all_tensors(tracked: Tracked) -> Iterator[tuple[str, torch.Tensor]]:
             if isinstance(value, torch.Tensor):
                 yield f"{name}/{key}", value
     for name, optimizer in tracked.optimizers.items():
-        for state in optimizer.state.values():
-            yield from ((name, value) for value in state.values() if isinstance(value, torch.Tensor))
+        yield from ((name, tensor) for tensor in _tensors(optimizer.state))
     for name, item in tracked.others.items():
         yield from ((name, tensor) for tensor in _tensors(_state(item)))
 

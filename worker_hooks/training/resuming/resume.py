@@ -142,7 +142,7 @@ class Loading:
         if self.fresh_start:
             self._together(sources, candidate.verify)
         self._together(sources, candidate.fill)
-        candidate.finish()
+        self._together(sources, candidate.finish)
 
     def _together(self, sources: Sources, act: Callable[[], None]) -> None:
         """Raises _Found with what all ranks found damaged. Any other failure of one is the same error on all."""

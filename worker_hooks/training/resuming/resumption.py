@@ -11,7 +11,7 @@ from worker_hooks.protocol.losses import read_losses
 from worker_hooks.training.data.feed import Feed
 from worker_hooks.training.errors import VerificationFailed
 from worker_hooks.training.identity import Identity
-from worker_hooks.training.resuming import candidates, elastic, verify
+from worker_hooks.training.resuming import candidates, elastic, first_update, verify
 from worker_hooks.training.resuming.candidates import Source
 from worker_hooks.training.resuming.replay import Replay, demand_replay, suspects
 from worker_hooks.training.resuming.resume import Loading
@@ -138,8 +138,24 @@ class Resumption:
         self._telling.outcome(source, checks)
         if self.elastic is not None:
             elastic.scale(tracked.optimizers.values(), tracked.others.values(), self.elastic.lr_factor)
+        first_update.watch(tracked, self._rates_moved)
         self.ready = True
         self._telemetry.phase("training")
+
+    def _rates_moved(self, check: verify.Check) -> None:
+        """The first update is about to be made with another rate than was verified. Each rank by itself; raises
+        VerificationFailed."""
+        assert self.source is not None
+        self._checks = [check if known.name == check.name else known for known in self._checks]
+        self.report("before_first_step", self.step, self._checks)
+        self._telling.outcome(self.source, self._checks)
+        if check.outcome == verify.FAIL:
+            with self._walking_back(self.source):
+                raise VerificationFailed(
+                    f"relume: verification failed: rank {self._identity.rank}'s first update after step {self.step}: "
+                    f"{check.name} {check.code} {check.why}; not training on",
+                    (check.name,),
+                )
 
     def open_later(self, name: str, feed: Feed) -> Iterator[Any]:
         """A further tracked loader: its place is compared when it is opened, before the first step that uses it.

@@ -4,16 +4,21 @@ Found by the digests alone. A tensor of one value, such as a bias of zeros, says
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 from worker_hooks.training.files.digests import local_tensor
 from worker_hooks.training.resuming.live_digests import Compared
 from worker_hooks.training.resuming.share_index import Place
+from worker_hooks.training.state import names
+from worker_hooks.training.state.tracked import Tracked, is_average
 
 SWAPPED = {"parameters": "WEIGHTS_SWAPPED", "optimizer": "STATE_SWAPPED"}
-_AVERAGE = "ema"
-_COUNT = "n_averaged"
+# What averages of torch, torch_ema, diffusers, lucidrains' ema and of many scripts count their updates under.
+_COUNTS = ("n_averaged", "num_updates", "optimization_step", "updates", "update_count", "count", "step", "steps")
 
 
 def exchanged(
@@ -32,28 +37,48 @@ def exchanged(
 
 
 def stored_average(
-    live: Mapping[str, torch.Tensor], stored: Mapping[Place, str], keys: Mapping[str, str]
+    tracked: Tracked, values: Mapping[str, Any], stored: Mapping[Place, str], keys: Mapping[str, str], step: int
 ) -> str | None:
-    """The name of the average whose stored tensors are all of the model's, though it has averaged more than once."""
+    """`model` and `ema`, where all trained parameters of a model are stored as those of an average too, though that has
+    averaged more than once. `values`: the JSON values. An average that counts nothing has averaged since step 1."""
     digests: dict[str, set[str]] = {}
     for (key, _), digest in stored.items():
         digests.setdefault(key, set()).add(digest)
-    counts = [tensor for name, tensor in live.items() if _of_average(name) and name.endswith(_COUNT)]
-    if not counts or any(float(count) <= 1.0 for count in counts):
-        return None
-    averaged = {digest for name, key in keys.items() if _of_average(name) for digest in digests.get(key, ())}
-    mine = [name for name, tensor in live.items() if name.startswith("model") and _is_weight(name, tensor)]
-    same = mine and all(digests.get(keys.get(name, ""), set()) <= averaged for name in mine)
-    return _AVERAGE if same and averaged else None
+    known = _averages(tracked)
+    for average in known:
+        inside = {name: key for name, key in keys.items() if _is_of(average, name)}
+        if _updates(tracked, average, values.get(average), step) <= 1:
+            continue
+        averaged = {digest for key in inside.values() for digest in digests.get(key, ())}
+        for name, model in tracked.models.items():
+            trained = _trained(name, model) if name not in known else {}
+            same = all(digests.get(keys.get(label, ""), {""}) <= averaged for label in trained)
+            if same and not all(_is_one_value(trained, label) for label in trained):
+                return f"{name} are those of {average}"
+    return None
 
 
-def _of_average(name: str) -> bool:
-    return name.partition("/")[0].partition(".")[0] == _AVERAGE
+def _averages(tracked: Tracked) -> list[str]:
+    """By name, or because torch's own class made it."""
+    counting = [name for name, model in tracked.models.items() if isinstance(model, AveragedModel)]
+    return list(dict.fromkeys([*counting, *filter(is_average, (*tracked.models, *tracked.others))]))
 
 
-def _is_weight(name: str, tensor: torch.Tensor) -> bool:
-    """Floating point, and of the model itself: counters and the like are no part of an average."""
-    return "/" in name and tensor.is_floating_point()
+def _updates(tracked: Tracked, average: str, value: Any, step: int) -> float:
+    """How often it was updated: the least of what it counts."""
+    plain = value.items() if isinstance(value, dict) else ()
+    buffers = tracked.models[average].named_buffers() if average in tracked.models else ()
+    counts = {key.rpartition(".")[2]: float(count) for key, count in buffers if count.numel() == 1}
+    counts |= {key: float(count) for key, count in plain if isinstance(count, int)}
+    return min((count for key, count in counts.items() if key in _COUNTS), default=float(step))
+
+
+def _is_of(average: str, name: str) -> bool:
+    return name.startswith((f"{average}/", f"{average}."))
+
+
+def _trained(name: str, model: nn.Module) -> dict[str, torch.Tensor]:
+    return {f"{name}/{key}": tensor for key, tensor in names.parameters(model) if tensor.requires_grad}
 
 
 def _is_one_value(live: Mapping[str, torch.Tensor], label: str) -> bool:

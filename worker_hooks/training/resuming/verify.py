@@ -1,5 +1,6 @@
 """Is the resumed run the same run? Compared before the first step, and again with each replayed step's loss."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -63,12 +64,30 @@ def state_checks(
     of_optimizer = {key for key in tracked.optimizer_tensors() if not key.endswith(".lr")}
     return [
         equal("step", saved["step"], step),
-        _without_average(tensors.check("parameters", of_model), tensors),
+        _without_average(tensors.check("parameters", of_model), tensors.average(tracked, parts.values, step)),
         tensors.check("optimizer", of_optimizer, settings=_settings(source, tracked, parts, same_layout=same_layout)),
         learning_rate_check(saved["learning_rate"], now["learning_rate"]),
-        *(equal(name, digest, objects.get(name)) for name, digest in saved["objects"].items()),
+        *(
+            _object_check(name, (digest, objects.get(name)), (source.own.state.get(name), parts.values.get(name)))
+            for name, digest in saved["objects"].items()
+        ),
         *replicas_check(source, coordinator),
     ]
+
+
+def _object_check(name: str, digests: tuple[str, str | None], values: tuple[Any, Any]) -> Check:
+    """Each pair: saved, now. Its plain values tell a reader what it is that differs."""
+    check = equal(name, *digests)
+    saved, now = values
+    if check.outcome == PASS or not (isinstance(saved, dict) and isinstance(now, dict)):
+        return check
+    differing = [key for key in sorted({**saved, **now}) if saved.get(key) != now.get(key)]
+    said = [f"{key}: {_short(saved, key)} at the save, {_short(now, key)} now" for key in differing[:NAMED]]
+    return replace(check, why=", ".join(said) or "its tensors")
+
+
+def _short(values: dict[str, Any], key: str) -> str:
+    return str(values[key])[:40] if key in values else "nothing"
 
 
 def _settings(source: Source, tracked: Tracked, parts: Parts, *, same_layout: bool) -> tuple[str, str]:
@@ -104,9 +123,9 @@ class _Tensors:
         same = expected.get("values") == actual.get("values")
         return Check(name, PASS if same else FAIL, expected, actual, why=None if same else "its plain values")
 
-    def average(self) -> str | None:
-        """The average that the model's stored parameters are equal to, though it has averaged more than once."""
-        return stored_average(self._live, self._reader.digests(), self._keys)
+    def average(self, tracked: Tracked, values: dict[str, Any], step: int) -> str | None:
+        """Which model's stored parameters are equal to those of which average, though it has averaged a while."""
+        return stored_average(tracked, values, self._reader.digests(), self._keys, step)
 
 
 def _some(found: list[str]) -> str:
@@ -114,12 +133,11 @@ def _some(found: list[str]) -> str:
     return ", ".join(found[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _without_average(check: Check, tensors: _Tensors) -> Check:
+def _without_average(check: Check, average: str | None) -> Check:
     """R14: a checkpoint may hold its averaged weights as the model's, and every bit of that is loaded."""
-    average = tensors.average() if check.outcome == PASS else None
-    if average is None:
+    if check.outcome != PASS or average is None:
         return check
-    why = f"the model's weights are those of {average}: saved while the average stood in for them"
+    why = f"the weights of {average}: saved while the average stood in for them"
     return Check(check.name, DEGRADED, check.expected, check.actual, SWAPPED[check.name], why)
 
 
@@ -127,12 +145,20 @@ def learning_rate_check(saved: list[str], now: list[str]) -> Check:
     """R10. Of every group, before the first step: a scheduler that was built anew shows here, not in the loss later."""
     if saved == now:
         return Check("learning_rate", PASS, saved, now)
-    pairs = [(float.fromhex(before), float.fromhex(after)) for before, after in zip(saved, now, strict=False)]
-    jumped = [pair for pair in pairs if abs(pair[0] - pair[1]) > LR_TOLERANCE * max(map(abs, pair))]
-    if jumped or len(saved) != len(now):
-        why = ", ".join(f"{before:.6g} at the save, {after:.6g} now" for before, after in jumped[:NAMED])
-        return Check("learning_rate", FAIL, saved, now, "LR_JUMP", why or f"{len(saved)} groups, now {len(now)}")
+    before, after = ([float.fromhex(rate) for rate in rates] for rates in (saved, now))
+    why = rates_said(before, after, "at the save", "now")
+    if why is not None:
+        return Check("learning_rate", FAIL, saved, now, "LR_JUMP", why)
     return Check("learning_rate", DEGRADED, saved, now)
+
+
+def rates_said(before: list[float], after: list[float], then: str, now: str) -> str | None:
+    """The rates that jumped, in words; None if none did. A rate that is no number has jumped."""
+    if len(before) != len(after):
+        return f"{len(before)} groups {then}, {len(after)} {now}"
+    pairs = zip(before, after, strict=True)
+    jumped = [pair for pair in pairs if not math.isclose(*pair, rel_tol=LR_TOLERANCE)]
+    return ", ".join(f"{one:.6g} {then}, {other:.6g} {now}" for one, other in jumped[:NAMED]) or None
 
 
 def position_check(saved: dict[str, Any], actual: dict[str, Any], *, same_ranks: bool) -> Check:

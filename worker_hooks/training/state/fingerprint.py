@@ -51,8 +51,11 @@ def layout(tracked: Tracked, world_size: int) -> dict[str, Any]:
 
 def learning_rates(tracked: Tracked) -> list[str]:
     """Of every group of every optimizer, exactly."""
-    groups = [group for optimizer in tracked.optimizers.values() for group in optimizer.param_groups]
-    return [float(group["lr"]).hex() for group in groups if "lr" in group]
+    return [rate.hex() for optimizer in tracked.optimizers.values() for rate in rates_of(optimizer)]
+
+
+def rates_of(optimizer: torch.optim.Optimizer) -> list[float]:
+    return [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]
 
 
 @cache

@@ -10,16 +10,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from worker_hooks.training.errors import CheckpointMismatch
+from worker_hooks.training.errors import CheckpointError, CheckpointMismatch
 from worker_hooks.training.state import names
 from worker_hooks.training.state.codec import Tensors, decode, encode
 
 
 class OptimizerState:
+    """Raises CheckpointError for state that belongs to no parameter: it has no name under which it could come back."""
+
     def __init__(self, name: str, optimizer: torch.optim.Optimizer, models: Mapping[str, nn.Module]) -> None:
         self._name = name
         self._optimizer = optimizer
         self._names = _parameter_names(optimizer, models)
+        strange = [key for key in optimizer.state if key not in self._names]
+        if strange:
+            said = ", ".join(repr(key) if isinstance(key, str) else type(key).__name__ for key in strange[:4])
+            raise CheckpointError(f"{name}: its state has entries of no parameter in its groups ({said})")
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
         """(key, tensor, the parameter it belongs to) for every tensor of the state and of the groups."""

@@ -162,7 +162,14 @@ class Tracked:
         for name, optimizer in self.optimizers.items():
             OptimizerState(name, optimizer, self.models).restore(values[name], tensors)
         for name, item in self.others.items():
-            item.load_state_dict(decode(values[name], tensors))
+            state = decode(values[name], tensors)
+            try:
+                item.load_state_dict(state)
+            except Exception as error:  # of the object's own kind
+                said = f"{type(error).__name__}: {error}"
+                raise CheckpointMismatch(
+                    f"{name}: its load_state_dict does not take what was stored ({said})"
+                ) from error
 
     def _restore_extra_state(self, name: str, model: nn.Module, values: Mapping[str, Any], tensors: Tensors) -> None:
         """Values that `get_extra_state` of a module gave; tensors are in place already and go through unchanged."""
@@ -170,6 +177,11 @@ class Tracked:
         if extra:
             state = model.state_dict()
             model.load_state_dict(state | {key: decode(value, tensors) for key, value in extra.items()})
+
+
+def is_average(name: str) -> bool:
+    """By the name under which it is tracked."""
+    return name.partition(".")[0] == "ema"
 
 
 class _Homes:
