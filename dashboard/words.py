@@ -108,6 +108,26 @@ CHECK_NAMES = {
     "loss": "Loss",
 }
 
+# What went wrong with checkpoints, and what storage said of it.
+CHECKPOINT_ALARMS = {
+    "save_failed": "a save failed",
+    "checkpoint_tidy": "storage refused what follows a save",
+    "checkpoint_pointer": "the pointer misleads",
+    "checkpoint_not_whole": "a checkpoint on the nodes is not whole",
+    "checkpoint_copy": "a copy on a node was left out",
+    "checkpoint_peer": "no copy on a peer node",
+    "restarted_from_scratch": "RESTARTED_FROM_SCRATCH",
+    "generation_broken": "a generation file was broken",
+}
+STORAGE = {
+    "storage.quota": "the quota is used up",
+    "storage.no_space": "no space is left",
+    "storage.readonly": "the file system is read-only",
+    "storage.io_error": "storage reports an input/output error",
+    "storage.stale": "a file handle is stale",
+    "storage.unreachable": "storage does not answer",
+}
+
 LAYERS = {
     "process": "Process",
     "library": "Communication",

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from controller.models import Attempt, Checkpoint, Incident, Recovery, TrainingJob
-from controller.queries import asked_saves
+from controller.queries import alarms, asked_saves
 from controller.queries.job import commits_of, newest_checkpoints
 from controller.queries.phases import TENTHS, phases_of
 
@@ -36,7 +36,7 @@ def job_json(job: TrainingJob, now: datetime) -> dict[str, Any]:
         "step_at": _at(job.step_at),
         "total_steps": job.total_steps,
         "saving": job.saving or None,
-        "attempts": [_attempt(attempt, commits.get(attempt.generation, [])) for attempt in attempts],
+        "attempts": [_attempt(attempt, commits) for attempt in attempts],
         "verification": _verification(attempts),
         "incident": _incident(incidents[0]) if incidents else None,
         "incidents": [{"id": i.pk, "state": i.state, "cause": i.cause, "summary": i.summary} for i in incidents],
@@ -49,7 +49,8 @@ def _at(time: datetime | None) -> float | None:
     return None if time is None else time.timestamp()
 
 
-def _attempt(attempt: Attempt, commits: list[tuple[int, float]]) -> dict[str, Any]:
+def _attempt(attempt: Attempt, commits: dict[int, list[tuple[int, float]]]) -> dict[str, Any]:
+    own = commits.get(attempt.generation, [])
     stamps = ("launched", "rendezvous", "loaded", "warmed_up", "first_step", "first_new_step", "finished", "ended")
     return {
         "generation": attempt.generation,
@@ -67,8 +68,10 @@ def _attempt(attempt: Attempt, commits: list[tuple[int, float]]) -> dict[str, An
         "created_at": _at(attempt.created_at),
         **{f"{name}_at": _at(getattr(attempt, f"{name}_at")) for name in stamps},
         "exits": attempt.exits,
-        "asked_saves": asdict(asked_saves.fold(attempt.saving, commits, _at(attempt.ended_at))),
+        "asked_saves": asdict(asked_saves.fold(attempt.saving, own, _at(attempt.ended_at))),
         "saving": {name: attempt.saving.get(name) for name in ("left_out", "in_pieces", "linked_bytes", "waived")},
+        "early": attempt.early,
+        "alarms": [asdict(alarm) for alarm in alarms.of_attempt(attempt, commits)],
     }
 
 

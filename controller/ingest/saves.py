@@ -2,6 +2,7 @@
 
 `asked`: signals, stop requests and "save now", once each however many ranks tell; `begun`: the saves taken for them.
 `left_out`, `in_pieces` and `linked_bytes` add up over its committed saves. `waived`: what of its state it did without.
+`alarms`: what went wrong with its checkpoints, by code, with the newest words and how often.
 """
 
 from datetime import datetime
@@ -12,7 +13,16 @@ from controller.ingest.ranges import INT32, whole
 
 KEPT = 64
 TEXT = 255
+RAW = 1024
 SUMS = ("left_out", "in_pieces", "linked_bytes")
+SAVE_FAILED = "save_failed"
+# Signs of the training side about its checkpoints. A write that failed is told by its save, once for all ranks.
+ALARMS = frozenset(
+    {
+        *("checkpoint_tidy", "checkpoint_pointer", "checkpoint_not_whole", "checkpoint_copy", "checkpoint_peer"),
+        *("restarted_from_scratch", "generation_broken"),
+    }
+)
 
 
 def note_event(changes: Changes, name: str, data: dict[str, Any], at: datetime) -> None:
@@ -24,7 +34,19 @@ def note_event(changes: Changes, name: str, data: dict[str, Any], at: datetime) 
     changes.saving.setdefault("asked" if name == "save_asked" else "begun", []).append({**item, "at": at.timestamp()})
 
 
-def note_checkpoint(changes: Changes, body: dict[str, Any]) -> None:
+def note_sign(changes: Changes, body: dict[str, Any], at: datetime) -> None:
+    if body["code"] in ALARMS and body["source"] == "training":
+        _alarm(changes, body["code"], body["raw"], at)
+
+
+def _alarm(changes: Changes, code: str, raw: str, at: datetime) -> None:
+    alarms = changes.saving.setdefault("alarms", {})
+    alarms[code] = {"count": alarms.get(code, {}).get("count", 0) + 1, "raw": raw[:RAW], "at": at.timestamp()}
+
+
+def note_checkpoint(changes: Changes, body: dict[str, Any], at: datetime) -> None:
+    if body["state"] == "failed":
+        _alarm(changes, SAVE_FAILED, str(body.get("reason") or ""), at)
     if body["state"] != "committed":
         return
     told = {
@@ -46,9 +68,16 @@ def merged(known: dict[str, Any], changes: Changes) -> dict[str, Any]:
     found = {**known, **{name: known.get(name, 0) + new[name] for name in SUMS if name in new}}
     if "waived" in new:
         found["waived"] = new["waived"]
+    if "alarms" in new:
+        found["alarms"] = _alarms(known.get("alarms", {}), new["alarms"])
     for name, keys in (("asked", ("kind", "id")), ("begun", ("step",))):
         if name in new:
             told = sorted([*known.get(name, []), *new[name]], key=lambda item: float(item["at"]))
             first = {tuple(item[key] for key in keys): item for item in reversed(told)}
             found[name] = [item for item in told if item in first.values()][:KEPT]
     return found
+
+
+def _alarms(known: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    counted = {code: alarm["count"] + known.get(code, {}).get("count", 0) for code, alarm in new.items()}
+    return {**known, **{code: {**alarm, "count": counted[code]} for code, alarm in new.items()}}

@@ -77,7 +77,9 @@ def translate(message: Message, records: Iterable[Record], offset_s: float, now:
     for record in records:
         if record.kind == "sign":
             order = order_of(record.body["code"])
-            changes.signs.append(sign_note(record, offset_s, now, order))
+            note = sign_note(record, offset_s, now, order)
+            changes.signs.append(note)
+            saves.note_sign(changes, record.body, note.at)
             changes.decisive |= order == HARD
             continue
         at = when(min(max(record.at + offset_s, 0.0), LAST_YEAR), f"record {record.seq}")
@@ -154,7 +156,7 @@ def _exit(message: Message, rank: int | None, data: dict[str, Any], at: datetime
 
 def _checkpoint(changes: Changes, message: Message, record: Record, at: datetime) -> None:
     body = record.body
-    saves.note_checkpoint(changes, body)
+    saves.note_checkpoint(changes, body, at)
     changes.checkpoints.append(
         CheckpointNote(
             folder=body["folder"],

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from controller.models import Attempt
-from controller.queries import asked_saves
+from controller.queries import alarms, asked_saves
+from controller.queries.alarms import Alarm
 from controller.queries.asked_saves import AskedSaves
 from controller.queries.job import JobStory
-from dashboard import formats
+from dashboard import formats, words
 from dashboard.words import Word
 
 IN_TIME = Word("in time", "ok", "ok")
@@ -18,7 +19,8 @@ def sentences(story: JobStory, attempt: Attempt) -> list[str]:
     """In the order of their weight; [] where there is nothing to tell."""
     saving, asked = attempt.saving, _asked(story, attempt)
     left_out, pieces, linked = (saving.get(name, 0) for name in ("left_out", "in_pieces", "linked_bytes"))
-    found = [_asked_words(asked)] if asked.asked else []
+    found = [_alarm_words(alarm) for alarm in alarms.of_attempt(attempt, story.commits)]
+    found += [_asked_words(asked)] if asked.asked else []
     if steps := _unsaved(story, attempt):
         found.append(f"{formats.whole(steps)} step{'' if steps == 1 else 's'} after its last checkpoint lost")
     if saving.get("waived"):
@@ -30,6 +32,13 @@ def sentences(story: JobStory, attempt: Attempt) -> list[str]:
     if linked:
         found.append(f"{formats.size(linked)} not written again, they had not changed")
     return [*found, *_newest(story, attempt)]
+
+
+def _alarm_words(alarm: Alarm) -> str:
+    what = words.CHECKPOINT_ALARMS.get(alarm.code, alarm.code.replace("_", " "))
+    often = f", {formats.whole(alarm.count)} times" if alarm.count > 1 else ""
+    why = f", {words.STORAGE[alarm.cause]}" if alarm.cause in words.STORAGE else ""
+    return f"{what}{often}{why}: {alarm.raw}"
 
 
 def word(story: JobStory, attempt: Attempt) -> Word | None:
