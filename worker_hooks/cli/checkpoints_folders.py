@@ -11,12 +11,14 @@ from pathlib import Path
 from worker_hooks.cli.checkpoints_files import SUFFIXES, FileFacts, look_at_file, outline_of, step_in, step_in_name
 from worker_hooks.cli.checkpoints_parts import PARTS, Contents, contents, contents_of, part_of
 from worker_hooks.protocol.folder_state import bytes_of, said
+from worker_hooks.protocol.regular import read_small
 from worker_hooks.signs.pickle_outline import Opaque
 
 MARKS = ("_COMMITTED", "_SUCCESS", ".complete", "_CHECKPOINT_COMPLETE")
 _LEFTOVERS = (".tmp", ".part", ".incomplete")
 _MODEL_FILES = re.compile(r"(pytorch_model|model|adapter_model)(-\d+-of-\d+)?\.(bin|safetensors)")
 _RNG_FILES = re.compile(r"rng_state(_\d+)?\.pth")
+_NUMBERED = re.compile(r"(.*?)(\d{1,9})(\D*)")
 _FILES_READ = 64
 _METADATA_MAX = 64 << 20
 
@@ -61,7 +63,7 @@ def _hugging_face(path: Path, names: list[str]) -> Foreign:
     step = None
     if "trainer_state.json" in names:
         try:
-            state = json.loads((path / "trainer_state.json").read_bytes())
+            state = json.loads(read_small(path / "trainer_state.json"))
             step = step_in(state) if isinstance(state, dict) else None
         except (OSError, ValueError, RecursionError) as error:
             problems.append(f"trainer_state.json: {said(error)}")
@@ -94,7 +96,7 @@ def _dcp(path: Path, names: list[str]) -> Foreign:
         return made(path, "DCP", step, source, problems=(".metadata is missing: the save did not end",))
     if (path / ".metadata").stat().st_size > _METADATA_MAX:
         return made(path, "DCP", step, source, notes=(f".metadata is larger than {_METADATA_MAX >> 20} MiB",))
-    outline, why = outline_of((path / ".metadata").read_bytes())
+    outline, why = outline_of(read_small(path / ".metadata"))
     state = outline.state if isinstance(outline, Opaque) else None
     keys = state.get("state_dict_metadata") if isinstance(state, dict) else None
     if not isinstance(state, dict) or not isinstance(keys, dict):
@@ -149,7 +151,7 @@ def _shards(path: Path, names: list[str], mark: bool) -> Foreign:
         facts = look_at_file(path / whole[0])
         held = contents_of_file(facts)
         step = facts.step if facts.step is not None else step
-    notes = () if held else (f"{len(whole)} shards of a layout that is not known here",)
+    notes = (() if held else (f"{len(whole)} shards of a layout that is not known here",)) + _holes(whole)
     return made(path, "folder of shards", step, "its name", held, tuple(problems), notes, mark or None)
 
 
@@ -175,6 +177,19 @@ def _shorter_than_siblings(path: Path, names: list[str]) -> Iterator[str]:
         for name, size in sizes.items():
             if 0 < size < longest and look_at_file(path / name).kind == "file":
                 yield f"{name}: {size} bytes, the longest of its kind has {longest}"
+
+
+def _holes(names: list[str]) -> tuple[str, ...]:
+    """`shard_0.pt` and `shard_2.pt`: whether there ever was a `shard_1.pt` nobody can tell, so it is only said."""
+    groups: dict[str, set[int]] = defaultdict(set)
+    for name in names:
+        if match := _NUMBERED.fullmatch(name):
+            groups[f"{match[1]}#{match[3]}"].add(int(match[2]))
+    return tuple(
+        f"{pattern}: {len(numbers)} of the numbers 0 to {max(numbers)}"
+        for pattern, numbers in sorted(groups.items())
+        if len(numbers) <= max(numbers)
+    )
 
 
 def contents_of_file(facts: FileFacts) -> Contents | None:

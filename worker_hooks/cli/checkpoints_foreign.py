@@ -4,6 +4,7 @@ Only what can be told without unpickling: names, lengths, JSON, the outlines of 
 time are hints and never decide; a mark such as `_COMMITTED` does where the writer of that folder sets one.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -52,7 +53,7 @@ def alarms(found: Sequence[Foreign], pointers: dict[str, str], chosen: Foreign |
     """What a person should know about the set as a whole."""
     said_so = []
     for name, text in pointers.items():
-        if chosen is not None and text not in (chosen.path.name, str(chosen.step), chosen.path.stem):
+        if chosen is not None and not _agrees(text, chosen):
             said_so.append(f"{name} says {text[:80]!r}, the newest usable one is {chosen.path.name}: a stale pointer")
     dated = sorted((item for item in found if item.usable and item.step is not None), key=lambda item: item.modified_at)
     for earlier, later in pairwise(dated):
@@ -63,6 +64,13 @@ def alarms(found: Sequence[Foreign], pointers: dict[str, str], chosen: Foreign |
                 "a run was restarted from scratch or from an older state in this folder"
             )
     return said_so
+
+
+def _agrees(text: str, chosen: Foreign) -> bool:
+    """By name, by step, or as a path from the folder that the pointer lies in."""
+    if text in (chosen.path.name, chosen.path.stem) or (text.isdecimal() and int(text) == chosen.step):
+        return True
+    return bool(text) and os.path.normpath(chosen.path.parent / text) == str(chosen.path)
 
 
 def pointers_in(folder: Path) -> dict[str, str]:
