@@ -1,7 +1,7 @@
 """Resume cases of public reports about the state, with relatives of each: R10 (the learning rate jumps at the resume
 point), R11 (a part under another name, or not there)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,50 +11,22 @@ from torch import nn
 from torch.optim import lr_scheduler as schedulers
 
 from tests.worker_hooks.resume_stage import objects
-from worker_hooks import Run
+from tests.worker_hooks.state_stage import Objects, attempt, told_checks
 from worker_hooks.protocol.generations import accepted_folders
 from worker_hooks.training.errors import CheckpointError, CheckpointMismatch, VerificationFailed
 from worker_hooks.training.resuming.first_update import judge
-from worker_hooks.training.resuming.resumption import Resumption
 from worker_hooks.training.resuming.verify import Check, learning_rate_check
 
 pytestmark = pytest.mark.torch
-Objects = dict[str, Any]
 
 
 @pytest.fixture(autouse=True)
-def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Check]]:
-    """The newest checks before the first step, by name."""
-    monkeypatch.delenv("RELUME_RUN_ID", raising=False)
-    found: dict[str, Check] = {}
-
-    def report(_self: Resumption, stage: str, _step: int, checks: list[Check]) -> None:
-        if stage == "before_first_step":
-            found.update({check.name: check for check in checks})
-
-    monkeypatch.setattr(Resumption, "report", report)
-    yield found
-
-
-def attempt(root: Path, tracked: Objects, steps: int, *, begin: Callable[[], object] = lambda: None) -> Run:
-    """`begin`: what the script does between the restore and its first update."""
-    schedule = tracked.get("scheduler")
-    with Run(root=root, checkpoint_every=0, asynchronous=False, **tracked) as run:
-        found = begin()
-        schedule = found if isinstance(found, schedulers.LRScheduler) else schedule
-        for _ in range(steps):
-            loss = tracked["model"](torch.randn(4, 8)).square().mean()
-            loss.backward()
-            tracked["optimizer"].step()
-            tracked["optimizer"].zero_grad()
-            step(schedule)
-            run.step(loss=loss.detach())
-    return run
+def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, Check]:
+    return told_checks(monkeypatch)
 
 
 def step(schedule: Any) -> None:
-    if schedule is not None:
-        schedule.step(*([1.0] if isinstance(schedule, schedulers.ReduceLROnPlateau) else []))
+    schedule.step(*([1.0] if isinstance(schedule, schedulers.ReduceLROnPlateau) else []))
 
 
 def rates(tracked: Objects) -> list[float]:
@@ -87,8 +59,9 @@ def test_every_kind_of_schedule_goes_on_where_it_was(tmp_path: Path, told: dict[
     for _ in range(8):
         whole["optimizer"].step()
         step(whole["scheduler"])
-    attempt(tmp_path, scheduled(kind), 5)
-    attempt(tmp_path, rest, 3)
+    first = scheduled(kind)
+    attempt(tmp_path, first, 5, after=lambda _: step(first["scheduler"]))
+    attempt(tmp_path, rest, 3, after=lambda _: step(rest["scheduler"]))
     assert rates(rest) == rates(whole)
     assert {told[name].outcome for name in ("learning_rate", "scheduler", "optimizer")} == {"PASS"}
 
@@ -97,20 +70,24 @@ def test_every_kind_of_schedule_goes_on_where_it_was(tmp_path: Path, told: dict[
 def test_a_scheduler_built_again_after_the_restore(tmp_path: Path, told: dict[str, Check], kind: str) -> None:
     """R10: no loader is tracked, so the verification was over. Its jump is named before the first update changes
     anything; where it begins at the same rate, its drift is, before a checkpoint could lose its state."""
-    attempt(tmp_path, scheduled(kind), 5)
-    again = scheduled(kind)
+    first, again = scheduled(kind), scheduled(kind)
+    attempt(tmp_path, first, 5, after=lambda _: step(first["scheduler"]))
     before: list[torch.Tensor] = []
+    rebuilt: list[Any] = []
 
-    def rebuild() -> Any:
+    def rebuild() -> None:
         before.extend(parameter.detach().clone() for parameter in again["model"].parameters())
-        return SCHEDULES[kind](again["optimizer"])
+        rebuilt.append(SCHEDULES[kind](again["optimizer"]))
+
+    def go_on() -> None:
+        attempt(tmp_path, again, 2, begin=rebuild, after=lambda _: step(rebuilt[0]))
 
     if kind in ("plateau", "step"):
         with pytest.raises(CheckpointError, match=r"\[scheduler\] optimizer: a \w+ drives it too"):
-            attempt(tmp_path, again, 2, begin=rebuild)
+            go_on()
         return
     with pytest.raises(VerificationFailed, match="first update after step 5: learning_rate LR_JUMP optimizer: 0"):
-        attempt(tmp_path, again, 2, begin=rebuild)
+        go_on()
     assert (told["learning_rate"].outcome, told["learning_rate"].code) == ("FAIL", "LR_JUMP")
     assert all(torch.equal(*pair) for pair in zip(again["model"].parameters(), before, strict=True))
 

@@ -38,8 +38,8 @@ def exchanged(
 
 def stored_average(
     tracked: Tracked, values: Mapping[str, Any], stored: Mapping[Place, str], keys: Mapping[str, str], step: int
-) -> str | None:
-    """`model` and `ema`, where all trained parameters of a model are stored as those of an average too, though that has
+) -> tuple[str, str] | None:
+    """(model, average), where all trained parameters of a model are stored as those of an average too, though that has
     averaged more than once. `values`: the JSON values. An average that counts nothing has averaged since step 1."""
     digests: dict[str, set[str]] = {}
     for (key, _), digest in stored.items():
@@ -54,7 +54,7 @@ def stored_average(
             trained = _trained(name, model) if name not in known else {}
             same = all(digests.get(keys.get(label, ""), {""}) <= averaged for label in trained)
             if same and not all(_is_one_value(trained, label) for label in trained):
-                return f"{name} are those of {average}"
+                return name, average
     return None
 
 

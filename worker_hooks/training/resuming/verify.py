@@ -123,8 +123,8 @@ class _Tensors:
         same = expected.get("values") == actual.get("values")
         return Check(name, PASS if same else FAIL, expected, actual, why=None if same else "its plain values")
 
-    def average(self, tracked: Tracked, values: dict[str, Any], step: int) -> str | None:
-        """Which model's stored parameters are equal to those of which average, though it has averaged a while."""
+    def average(self, tracked: Tracked, values: dict[str, Any], step: int) -> tuple[str, str] | None:
+        """The model whose stored parameters are equal to those of an average, and that one."""
         return stored_average(tracked, values, self._reader.digests(), self._keys, step)
 
 
@@ -133,11 +133,11 @@ def _some(found: list[str]) -> str:
     return ", ".join(found[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _without_average(check: Check, average: str | None) -> Check:
+def _without_average(check: Check, average: tuple[str, str] | None) -> Check:
     """R14: a checkpoint may hold its averaged weights as the model's, and every bit of that is loaded."""
     if check.outcome != PASS or average is None:
         return check
-    why = f"the weights of {average}: saved while the average stood in for them"
+    why = "the weights of {} are those of {}: saved while the average stood in for them".format(*average)
     return Check(check.name, DEGRADED, check.expected, check.actual, SWAPPED[check.name], why)
 
 
