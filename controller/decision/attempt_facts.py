@@ -70,7 +70,8 @@ class AttemptFact:
     """`ranks`: in order of their numbers. `learned`: by kind (`startup, loading, first_step, step, saving,
     evaluation`). `counts_from`: standing still before it was expected (the job was suspended). `loss`: rank 0's,
     without the values; `not_finite`: whose numbers were none first. `work`: what the ranks' own work took, as texts
-    that `straggler_evidence` reads. `early`: why the script says that it ended before its last step."""
+    that `straggler_evidence` reads. `early`: why the script says that it ended before its last step.
+    `saves_failed`: since the last committed one, why the newest, and since when."""
 
     generation: int
     state: str
@@ -86,6 +87,9 @@ class AttemptFact:
     first_new_step_seen: bool = False
     finished: bool = False
     early: str = ""
+    saves_failed: int = 0
+    saves_failed_why: str = ""
+    saves_failed_since: float | None = None
     checks_passed: int = 0
     checks_failed: tuple[str, ...] = ()
     replay_expected: bool = False

@@ -18,6 +18,7 @@ from controller.decision.process_exits import (
     process_died,
     verification_failed,
 )
+from controller.decision.save_faults import saves_fail
 from controller.decision.shortfall import ended_short
 from controller.decision.silent_nodes import node_lost
 from controller.decision.stalls import stalled
@@ -38,6 +39,7 @@ DETECTORS: tuple[Detector, ...] = (
     ended_short,
     stalled,
     not_finite,
+    saves_fail,
 )
 
 

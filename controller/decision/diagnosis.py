@@ -86,6 +86,14 @@ RULES: dict[str, Rule] = {
         stop="the job goes on and nothing was done. Stop it, or go back to a checkpoint from before; if it happens "
         "again at the same place on other nodes, it is the program or its data",
     ),
+    f.SAVES_FAIL: Rule(
+        "Saves fail",
+        0.9,
+        ASK,
+        "none",
+        stop="the job goes on and nothing was done. Until a save is committed, a fault costs everything since the last "
+        "one: make room or mend the storage, and ask for a save on the page",
+    ),
     # Once more from the checkpoint before: `walk_back` says when a person is asked instead.
     f.VERIFICATION_FAILED: Rule("The resumed run is not the same run", 1.0, REQUEUE, "none"),
     f.INCOMPLETE: Rule(

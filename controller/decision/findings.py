@@ -26,6 +26,8 @@ INCOMPLETE = "incomplete"
 HANG = "hang"
 # The loss stays no number; the run goes on.
 NOT_FINITE = "not_finite"
+# Nothing is saved any more; the run goes on.
+SAVES_FAIL = "saves_fail"
 # By the evidence, whoever found that something was wrong.
 GPU_HARDWARE = "gpu_hardware"
 NODE_FAULT = "node_fault"

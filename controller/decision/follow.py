@@ -9,9 +9,11 @@ from controller.decision import actions
 from controller.decision.attempt import ATTEMPT
 from controller.decision.attempt_facts import AttemptFact
 from controller.decision.facts import IncidentFact, SlurmJobFact, SubjectFacts
+from controller.decision.findings import SAVES_FAIL
 from controller.decision.incident import GOES_ON
 from controller.decision.launch import sign_of
 from controller.decision.loss_faults import numbers_again
+from controller.decision.save_faults import saved_again
 from controller.decision.shortfall import shortfall
 from controller.decision.training_job import TRAINING_JOB
 
@@ -95,9 +97,16 @@ def _beside(subject: SubjectFacts, incident: IncidentFact) -> Course:
     attempt = subject.live_attempt
     if attempt is None or subject.requeued_since or _newer(attempt, incident) or changes.get("attempt_event") == "end":
         return f"the attempt that it was about has ended: {reason}", {**changes, "incident_events": ("resolve",)}
-    if numbers_again(attempt):
-        return "the loss is a number again", {**changes, "incident_events": ("resolve",)}
+    over = _over_by_itself(incident, attempt)
+    if over is not None:
+        return over, {**changes, "incident_events": ("resolve",)}
     return reason, changes
+
+
+def _over_by_itself(incident: IncidentFact, attempt: AttemptFact) -> str | None:
+    if incident.cause == SAVES_FAIL:
+        return "a save was committed again" if saved_again(attempt) else None
+    return "the loss is a number again" if numbers_again(attempt) else None
 
 
 def _ended_again(subject: SubjectFacts, incident: IncidentFact) -> bool:

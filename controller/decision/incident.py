@@ -7,11 +7,11 @@ verification, ends in `awaiting_operator`: a person decides, the controller only
 `observed_only` is an incident in observe mode.
 """
 
-from controller.decision.findings import NOT_FINITE
+from controller.decision.findings import NOT_FINITE, SAVES_FAIL
 from controller.decision.machine import Machine
 
 # Causes that end nothing: such an incident asks beside a run that goes on, and other faults are looked for as before.
-GOES_ON = frozenset({NOT_FINITE})
+GOES_ON = frozenset({NOT_FINITE, SAVES_FAIL})
 
 INCIDENT = Machine(
     name="incident",

@@ -38,6 +38,7 @@ OUTCOME_OF_CAUSE = {
     "incomplete": "incomplete",
     "hang": "hung",
     "not_finite": "user_error",
+    "saves_fail": "process_died",
     "gpu_hardware": "node_failed",
     "node_fault": "node_failed",
     "fabric": "node_failed",

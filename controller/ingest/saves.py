@@ -2,7 +2,8 @@
 
 `asked`: signals, stop requests and "save now", once each however many ranks tell; `begun`: the saves taken for them.
 `left_out`, `in_pieces` and `linked_bytes` add up over its committed saves. `waived`: what of its state it did without.
-`alarms`: what went wrong with its checkpoints, by code, with the newest words and how often.
+`alarms`: what went wrong with its checkpoints, by code, with the newest words and how often. `failing`: the saves on
+shared storage that failed since the last committed one.
 """
 
 from datetime import datetime
@@ -10,6 +11,7 @@ from typing import Any
 
 from controller.ingest.changes import Changes
 from controller.ingest.ranges import INT32, whole
+from worker_hooks.protocol.tiers import SHARED
 
 KEPT = 64
 TEXT = 255
@@ -47,6 +49,8 @@ def _alarm(changes: Changes, code: str, raw: str, at: datetime) -> None:
 def note_checkpoint(changes: Changes, body: dict[str, Any], at: datetime) -> None:
     if body["state"] == "failed":
         _alarm(changes, SAVE_FAILED, str(body.get("reason") or ""), at)
+    if body["state"] in ("failed", "committed") and body.get("tier") in (None, SHARED):
+        _row(changes, body, at)
     if body["state"] != "committed":
         return
     told = {
@@ -56,6 +60,16 @@ def note_checkpoint(changes: Changes, body: dict[str, Any], at: datetime) -> Non
     }
     for name, count in told.items():
         changes.saving[name] = changes.saving.get(name, 0) + count
+
+
+def _row(changes: Changes, body: dict[str, Any], at: datetime) -> None:
+    """`fresh`: the row begins within these records."""
+    if body["state"] == "committed":
+        changes.saving["failing"] = {"count": 0, "raw": "", "since": None, "fresh": True}
+        return
+    row = changes.saving.get("failing") or {"count": 0, "since": None, "fresh": False}
+    told = {"raw": str(body.get("reason") or "")[:RAW], "since": row["since"] or at.timestamp()}
+    changes.saving["failing"] = {**row, **told, "count": row["count"] + 1}
 
 
 def note_facts(changes: Changes, body: dict[str, Any]) -> None:
@@ -70,6 +84,9 @@ def merged(known: dict[str, Any], changes: Changes) -> dict[str, Any]:
         found["waived"] = new["waived"]
     if "alarms" in new:
         found["alarms"] = _alarms(known.get("alarms", {}), new["alarms"])
+    if "failing" in new:
+        row = _failing(known.get("failing"), new["failing"])
+        found = {name: value for name, value in found.items() if name != "failing"} | ({"failing": row} if row else {})
     for name, keys in (("asked", ("kind", "id")), ("begun", ("step",))):
         if name in new:
             told = sorted([*known.get(name, []), *new[name]], key=lambda item: float(item["at"]))
@@ -81,3 +98,11 @@ def merged(known: dict[str, Any], changes: Changes) -> dict[str, Any]:
 def _alarms(known: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     counted = {code: alarm["count"] + known.get(code, {}).get("count", 0) for code, alarm in new.items()}
     return {**known, **{code: {**alarm, "count": counted[code]} for code, alarm in new.items()}}
+
+
+def _failing(known: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any] | None:
+    """None where the newest save was committed."""
+    row = {name: new[name] for name in ("count", "raw", "since")}
+    if known is not None and not new["fresh"]:
+        row = {**row, "count": known["count"] + new["count"], "since": known["since"]}
+    return row if row["count"] else None

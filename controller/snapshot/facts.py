@@ -243,6 +243,7 @@ def _attempt(job: TrainingJob, attempts: list[Attempt], rows: Rows, counts_from:
         first_new_step_seen=attempt.first_new_step_at is not None,
         finished=attempt.finished_at is not None,
         early=attempt.early,
+        **progress.saves(attempt.saving),
         replay_expected=bool(before) and max(before) > (attempt.start_step or 0),
         launched_at=attempt.launched_at.timestamp() if attempt.launched_at is not None else None,
         counts_from=_excused_until(job, attempt, rows),

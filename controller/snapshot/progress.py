@@ -44,6 +44,12 @@ def _before(heard: float, age_s: float | None) -> float | None:
     return None if age_s is None else heard - age_s
 
 
+def saves(saving: Mapping[str, Any]) -> dict[str, Any]:
+    """`saves_failed` of the facts, and why and since when."""
+    row = saving.get("failing") or {"count": 0, "raw": "", "since": None}
+    return {"saves_failed": row["count"], "saves_failed_why": row["raw"], "saves_failed_since": row["since"]}
+
+
 def losses(kept: Mapping[str, Any]) -> dict[str, Any]:
     """`loss` and `not_finite` of the facts; the values themselves stay with the attempt."""
     if not kept:

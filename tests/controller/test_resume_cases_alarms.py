@@ -57,6 +57,36 @@ def test_a_save_that_failed_is_one_alarm_whatever_its_ranks_said(make_job: Maker
     assert (alarm["code"], alarm["cause"], alarm["count"], alarm["raw"]) == ("save_failed", "storage.quota", 1, why)
 
 
+@pytest.mark.parametrize(
+    ("messages", "row"),
+    [
+        (["FF", "F"], (3, 1)),
+        (["F", "C", "FF"], (2, 3)),
+        (["CF", "F"], (2, 2)),
+        (["F", "FC"], None),
+        (["F", "FCF"], (1, 4)),
+        (["C"], None),
+    ],
+)
+def test_the_saves_that_failed_since_the_last_committed_one(
+    make_job: Maker, messages: list[str], row: tuple[int, int] | None
+) -> None:
+    """R24: counted over messages, from the first of the row on, each record once."""
+    job, seq = make_job(), 0
+    for number, letters in enumerate(messages):
+        records = []
+        for letter in letters:
+            seq += 1
+            state = {"F": "failed", "C": "committed"}[letter]
+            at, folder = T0 + seq, f"step-{seq:08}.g1"
+            records.append(record(seq, "checkpoint", at, step=seq, folder=folder, state=state, reason=f"why {seq}"))
+        for _ in range(2):
+            send(job, *records, sent_at=T0 + 100 + number)
+    failing = Attempt.objects.get().saving.get("failing")
+    assert (failing and (failing["count"], failing["since"] - T0)) == row
+    assert row is None or failing["raw"] == f"why {seq}"
+
+
 def test_words_of_the_jobs_own_log_are_no_alarm(make_job: Maker) -> None:
     send(make_job(), tidy(1, POINTER, source="job_log"), sign(2, "storage.quota", raw=POINTER, source="job_log"))
     assert told() == []
