@@ -15,7 +15,9 @@ from tests.scenarios.world import World
 pytestmark = [pytest.mark.scenario, pytest.mark.django_db]
 
 
-def ended(world: World, *, total: int | None = 160, silent: bool = False, seconds: float = 18, **columns: Any) -> None:
+def ended(
+    world: World, *, total: int | None = 160, silent: bool = False, seconds: float | None = None, **columns: Any
+) -> None:
     """The run is at step 80, has said how many steps it takes, and Slurm ends it with 0:0."""
     world.start()
     TrainingJob.objects.update(total_steps=total)
@@ -25,7 +27,7 @@ def ended(world: World, *, total: int | None = 160, silent: bool = False, second
         world.silent_agents.update({"gpu1", "gpu2"})
     Attempt.objects.update(**(quiet | columns))
     world.slurm.end_job(world.job_id, "COMPLETED")
-    world.run(seconds)
+    world.run(seconds or (18 if silent else 4))
 
 
 RESTORED = {"start_step": 80, "start_folder": "step-00000080.g1", "first_step_at": None, "first_new_step_at": None}
