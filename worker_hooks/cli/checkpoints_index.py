@@ -8,6 +8,7 @@ from typing import Any
 
 from worker_hooks.protocol.manifest import DIGESTS, rank_folder_name
 from worker_hooks.protocol.messages import MessageError, Reader
+from worker_hooks.protocol.regular import read_small
 
 INDEX = "index.json"
 _DATA = "tensors.bin"
@@ -38,7 +39,7 @@ def read_index(folder: Path, rank: int) -> list[Chunk]:
     path = folder / rank_folder_name(rank) / INDEX
     where = f"{rank_folder_name(rank)}/{INDEX}"
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(read_small(path))
     except (ValueError, RecursionError) as error:
         raise MessageError(where, f"not JSON: {error}") from None
     source = Reader.of(data, where)

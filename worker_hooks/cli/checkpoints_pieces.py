@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from worker_hooks.digests import new_hasher
+from worker_hooks.protocol.regular import open_regular
 
 PIECE = 4 << 20
 
@@ -33,7 +34,7 @@ def pieces(path: Path, pace: Pace, start: int = 0, length: int | None = None) ->
     """A file or a stretch of it, from storage where the kernel lets go of what it remembers. Each piece is good until
     the next one is asked for. Memory: one piece. Raises ValueError where the stretch is not all there."""
     buffer = memoryview(bytearray(PIECE))
-    with path.open("rb", buffering=0) as file:
+    with os.fdopen(open_regular(path), "rb", buffering=0) as file:
         os.posix_fadvise(file.fileno(), start, length or 0, os.POSIX_FADV_DONTNEED)
         file.seek(start)
         left = length

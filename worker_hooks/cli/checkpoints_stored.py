@@ -16,6 +16,7 @@ from worker_hooks.protocol.folder_state import look, said
 from worker_hooks.protocol.leases import reading
 from worker_hooks.protocol.manifest import MANIFEST, Manifest, RankFile, decode_manifest, parse_folder
 from worker_hooks.protocol.messages import MessageError
+from worker_hooks.protocol.regular import read_small
 
 
 class UnreadableCheckpoint(Exception):
@@ -62,7 +63,7 @@ def lease(folder: Path) -> AbstractContextManager[None]:
 def read_manifest(folder: Path) -> Manifest:
     """As it stands there: a copy outside its run's folder is read too. Raises OSError, MessageError."""
     try:
-        return decode_manifest(json.loads((folder / MANIFEST).read_bytes()))
+        return decode_manifest(json.loads(read_small(folder / MANIFEST)))
     except (ValueError, RecursionError) as error:
         raise error if isinstance(error, MessageError) else MessageError(MANIFEST, f"not JSON: {error}") from None
 

@@ -25,6 +25,7 @@ from worker_hooks.protocol import generations
 from worker_hooks.protocol.folder_state import Checkpoint, said
 from worker_hooks.protocol.manifest import FileEntry, RankFile, parse_folder, rank_file_name
 from worker_hooks.protocol.messages import MessageError
+from worker_hooks.protocol.regular import SMALL, NotRegular
 from worker_hooks.protocol.survey import Run
 from worker_hooks.protocol.tiers import LOCAL
 
@@ -161,14 +162,18 @@ def _check_file(folder: Path, entry: FileEntry, chunks: Sequence[Chunk], found: 
     """`entry.bytes` -1: the length is not written anywhere, the digest covers it."""
     found.files += 1
     hasher, parts = new_hasher(algorithm_of(entry.digest)), _Parts(chunks)
-    count = 0
+    count, most = 0, SMALL if entry.bytes == -1 else entry.bytes
     try:
         for piece in pieces(folder / entry.name, pace):
             hasher.update(piece)
             parts.feed(piece)
             count += len(piece)
+            if count > most:  # what follows was not written by us, however long it is
+                count = (folder / entry.name).stat().st_size
+                break
     except OSError as error:
-        found.problems.append(f"{entry.name}: {'missing' if isinstance(error, FileNotFoundError) else said(error)}")
+        gone = isinstance(error, FileNotFoundError) and not isinstance(error, NotRegular)
+        found.problems.append(f"{entry.name}: {'missing' if gone else said(error)}")
         return
     if entry.bytes not in (-1, count):
         found.problems.append(f"{entry.name} has {count} bytes, {entry.bytes} were written")

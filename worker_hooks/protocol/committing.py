@@ -30,6 +30,7 @@ from worker_hooks.protocol.manifest import (
     sealed,
 )
 from worker_hooks.protocol.messages import MessageError
+from worker_hooks.protocol.regular import read_small
 from worker_hooks.protocol.tiers import LOCAL, TIERS, run_of, shelf, tier_of
 
 # What reading a damaged folder may raise; storage that cannot be read raises another OSError, and that goes through.
@@ -136,4 +137,4 @@ def _sizes_right(folder: Path, rank: RankFile) -> bool:
 
 def _digest(path: Path) -> str:
     """Rank files are small; SHA-256 needs no extra package, and an agent has none."""
-    return "sha256:" + sha256(path.read_bytes()).hexdigest()
+    return "sha256:" + sha256(read_small(path)).hexdigest()

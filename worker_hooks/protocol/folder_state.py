@@ -19,11 +19,14 @@ from worker_hooks.protocol.manifest import (
     rank_file_name,
 )
 from worker_hooks.protocol.messages import MessageError
+from worker_hooks.protocol.regular import read_small
 from worker_hooks.protocol.tiers import SHARED, tier_of
 from worker_hooks.protocol.trash import TRASH
 
 State = Literal["committed", "damaged", "complete", "incomplete", "quarantined", "superseded", "trash", "unreadable"]
 _NAMED = 4
+# A rank file alone says how many ranks there were, and each of them is looked for.
+MOST_RANKS = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -148,9 +151,11 @@ def _planned(folder: Path) -> int | None:
     for name in sorted(entry.name for entry in os.scandir(folder)):
         if name.startswith("rank-") and name.endswith(".json") and name.count(".") == 1:
             try:
-                return int(generations.read_rank_file(folder, int(name[5:-5])).run["world_size"])
-            except (OSError, ValueError, KeyError, TypeError):
+                size = int(generations.read_rank_file(folder, int(name[5:-5])).run["world_size"])
+            except (OSError, ValueError, KeyError, TypeError, OverflowError):
                 continue
+            if 0 < size <= MOST_RANKS:
+                return size
     return None
 
 
@@ -192,7 +197,7 @@ def _verified(folder: Path, problems: list[str]) -> float | None:
     """When it was read back. A note about another manifest than the one here says nothing."""
     note = _json(folder / VERIFIED, problems)
     at, about = note.get("at"), note.get("manifest")
-    if about is not None and about != "sha256:" + sha256((folder / MANIFEST).read_bytes()).hexdigest():
+    if about is not None and about != "sha256:" + sha256(read_small(folder / MANIFEST)).hexdigest():
         problems.append(f"{VERIFIED} speaks of another manifest")
         return None
     return float(at) if isinstance(at, int | float) and not isinstance(at, bool) else None
@@ -200,7 +205,7 @@ def _verified(folder: Path, problems: list[str]) -> float | None:
 
 def _json(path: Path, problems: list[str]) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(read_small(path))
     except (OSError, ValueError, RecursionError) as error:
         problems.append(f"{path.name}: {said(error)}")
         return {}

@@ -34,6 +34,7 @@ from worker_hooks.protocol.manifest import (
     unsealed,
 )
 from worker_hooks.protocol.messages import MessageError
+from worker_hooks.protocol.regular import NotRegular, read_small
 from worker_hooks.protocol.tiers import LOCAL, SHARED, Tier, run_of, shelf
 
 GENERATIONS = "generations"
@@ -170,6 +171,8 @@ def quarantine(folder: Path, *, reason: str, generation: int, now: float) -> Non
 
 def _read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(read_small(path))
+    except NotRegular as error:
+        raise Broken(path.name, str(error.strerror)) from None
     except (ValueError, RecursionError) as error:
         raise Broken(path.name, f"not JSON: {error}") from None

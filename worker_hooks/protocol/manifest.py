@@ -225,7 +225,7 @@ def decode_manifest(data: object) -> Manifest:
         config_digest=source.optional_text("config_digest"),
         fingerprint=dict(source.reader("fingerprint").data),
     )
-    if [ref.rank for ref in manifest.ranks] != list(range(manifest.world_size)):
+    if len(manifest.ranks) != manifest.world_size or any(ref.rank != at for at, ref in enumerate(manifest.ranks)):
         raise MessageError(source.path("ranks"), f"expected ranks 0 to {manifest.world_size - 1} in order")
     return manifest
 

@@ -15,6 +15,7 @@ from worker_hooks.protocol.folder_state import Checkpoint, look, look_at_trash, 
 from worker_hooks.protocol.leases import READERS, being_read
 from worker_hooks.protocol.manifest import Broken, Generation, parse_folder
 from worker_hooks.protocol.minting import stand_in
+from worker_hooks.protocol.regular import open_regular
 from worker_hooks.protocol.tiers import LOCAL, run_of, shelf
 from worker_hooks.protocol.trash import TRASH
 
@@ -142,7 +143,7 @@ def _readers(place: Path, problems: list[str]) -> set[str]:
 
 def _latest(run: Path, problems: list[str]) -> str | None:
     try:
-        with (run / LATEST).open("rb") as file:
+        with os.fdopen(open_regular(run / LATEST), "rb") as file:
             return file.read(200).decode("utf-8", "replace").strip()
     except FileNotFoundError:
         return None

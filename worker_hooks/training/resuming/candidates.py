@@ -8,6 +8,7 @@ from pathlib import Path
 from worker_hooks.protocol import generations
 from worker_hooks.protocol.manifest import MANIFEST, QUARANTINE, Manifest, RankFile, parse_folder
 from worker_hooks.protocol.messages import MessageError
+from worker_hooks.protocol.regular import read_small
 from worker_hooks.protocol.tiers import TIERS, Tier, shelf
 from worker_hooks.training.resuming.share_reader import SharesReader
 from worker_hooks.training.resuming.soundness import GONE, Damaged, Problem, gone, inspect
@@ -100,17 +101,17 @@ def may_walk_back(run: Path, folder: str) -> bool:
 def _failed_in(note: Path) -> int:
     """The generation that set a folder aside for a failed verification; 0 for another reason."""
     try:
-        said = json.loads(note.read_bytes())
+        said = json.loads(read_small(note))
         return int(said["generation"]) if said["reason"].startswith(FAILED_VERIFICATION) else 0
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return 0
 
 
 def pointer_problem(run: Path, chosen: str) -> str | None:
     """What `latest` says, where that is another folder than the one chosen: it is a hint, and followed by nobody."""
     try:
-        said = (run / "latest").read_bytes().decode(errors="replace").strip()
-    except OSError:
+        said = read_small(run / "latest").decode(errors="replace").strip()
+    except (OSError, ValueError):
         return None
     if said == chosen:
         return None
@@ -137,6 +138,6 @@ def bad_checkpoints(run: Path) -> list[str]:
 
 def _reason(note: Path) -> str:
     try:
-        return str(json.loads(note.read_bytes())["reason"])
-    except (ValueError, KeyError, TypeError):
+        return str(json.loads(read_small(note))["reason"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return "quarantined"

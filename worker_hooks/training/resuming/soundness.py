@@ -21,6 +21,7 @@ from worker_hooks.protocol.manifest import (
     rank_folder_name,
 )
 from worker_hooks.protocol.messages import MessageError
+from worker_hooks.protocol.regular import NotRegular, read_small
 from worker_hooks.training.files.digests import bytes_digest
 from worker_hooks.training.files.reading import begin
 from worker_hooks.training.files.share_files import INDEX
@@ -81,7 +82,7 @@ def gone(share: int | None, folder: Path, error: OSError) -> Problem:
     """A file that is not there, or is none."""
     found = Path(str(error.filename))
     name = found.relative_to(folder) if found.is_relative_to(folder) else found.name
-    return Problem(share, f"{name} is missing")
+    return Problem(share, f"{name} is {error.strerror if isinstance(error, NotRegular) else 'missing'}")
 
 
 class _Wrong(Exception):
@@ -89,7 +90,10 @@ class _Wrong(Exception):
 
 
 def _compared(folder: Path, name: str, digest: str) -> bytes:
-    data = (folder / name).read_bytes()
+    try:
+        data = read_small(folder / name)
+    except ValueError as error:
+        raise _Wrong(f"{name}: {error}") from None
     if bytes_digest(data, algorithm_of(digest)) != digest:
         raise _Wrong(f"{name} does not match its digest")
     return data

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from worker_hooks.protocol.durable import sync_folder
 from worker_hooks.protocol.manifest import Manifest, RankRef, decode_rank_file, rank_file_name, rank_folder_name
+from worker_hooks.protocol.regular import read_small
 from worker_hooks.training.files.share_files import INDEX
 from worker_hooks.training.tiers.share_stream import missing, rank_file_digest
 
@@ -31,8 +32,8 @@ def held(folder: Path, manifest: Manifest) -> Held:
             problem = _problem(folder, ref)
         except FileNotFoundError:
             continue
-        except OSError as error:
-            problem = str(error)
+        except (OSError, ValueError) as error:
+            problem = f"{ref.file}: {error}" if isinstance(error, ValueError) else str(error)
         if problem is None:
             found.shares.append(ref.rank)
         else:
@@ -43,7 +44,7 @@ def held(folder: Path, manifest: Manifest) -> Held:
 def heads(folder: Path, rank: int) -> dict[str, str]:
     """The texts of a share that say what is in it: its rank file and its index, by name. Raises OSError, ValueError."""
     names = (rank_file_name(rank), f"{rank_folder_name(rank)}/{INDEX}")
-    return {name: (folder / name).read_bytes().decode() for name in names}
+    return {name: read_small(folder / name).decode() for name in names}
 
 
 def set_aside(folder: Path, rank: int) -> None:
@@ -57,7 +58,7 @@ def set_aside(folder: Path, rank: int) -> None:
 
 
 def _problem(folder: Path, ref: RankRef) -> str | None:
-    data = (folder / ref.file).read_bytes()
+    data = read_small(folder / ref.file)
     if rank_file_digest(data) != ref.digest:
         return f"{ref.file} does not match its digest"
     return missing(folder, decode_rank_file(json.loads(data)).files)
