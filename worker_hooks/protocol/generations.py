@@ -42,10 +42,11 @@ _NUMBER = re.compile(r"([0-9]{1,18})\.json")
 
 
 class NotNewest(Exception):
-    """This generation was superseded. `newest` is the generation that holds the token now."""
+    """This generation was superseded. `newest` is the generation that holds the token now, 0 if there is none."""
 
     def __init__(self, own: int, newest: int) -> None:
-        super().__init__(f"generation {own} was superseded by generation {newest}")
+        gone = f"generation {own} has no file here: another root on this rank, or the run's folder was removed"
+        super().__init__(f"generation {own} was superseded by generation {newest}" if newest else gone)
         self.own = own
         self.newest = newest
 

@@ -100,7 +100,8 @@ class Attempt:
         if self._resumption is not None:
             raise CheckpointError("run.restore() was called twice")
         self._feeds = Feeds(self._tracked.loaders, self._sabotage)
-        demands = Demands(self._exact, checked(self._options.elastic), self._options.fresh_start)
+        options = self._options
+        demands = Demands(self._exact, checked(options.elastic), options.fresh_start, options.config_digest)
         resumption = Resumption(self._saver.identity, self._tiers.ground, self._telemetry, self._sabotage, demands)
         self._resumption = resumption
         self._points.compare_with(resumption.replayed)

@@ -16,6 +16,8 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
+from worker_hooks.training.errors import CheckpointError
+
 TIMEOUT = timedelta(minutes=10)
 
 
@@ -57,10 +59,18 @@ def end_process(error: BaseException) -> NoReturn:
 
 
 class Coordinator:
-    """The ranks of this attempt. With one rank every call answers at once."""
+    """The ranks of this attempt. With one rank every call answers at once.
+
+    Raises CheckpointError where there should be several and nothing joins them."""
 
     def __init__(self) -> None:
         self.joined = dist.is_available() and dist.is_initialized()
+        stated = int(os.environ.get("WORLD_SIZE", "1"))
+        if stated > 1 and not self.joined:
+            raise CheckpointError(
+                f"WORLD_SIZE={stated} and no process group: each rank would take itself for the only one. Make Run "
+                "after torch.distributed.init_process_group(), or use Run.launch(main), which joins the group"
+            )
         self.rank: int = dist.get_rank() if self.joined else 0
         self.world_size: int = dist.get_world_size() if self.joined else 1
         self._group = dist.new_group(backend="gloo", timeout=TIMEOUT) if self.world_size > 1 else None

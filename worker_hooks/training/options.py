@@ -59,7 +59,10 @@ class Options:
 
     @property
     def config_digest(self) -> str | None:
-        return None if self.config is None else value_digest(self.config, "sha256")
+        try:
+            return None if self.config is None else value_digest(self.config, "sha256")
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"config: only what JSON holds can be digested ({error})") from None
 
     def settings(self) -> Settings:
         """With what the environment says where these leave it open. Raises ValueError."""

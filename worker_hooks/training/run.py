@@ -14,6 +14,7 @@ from worker_hooks.training import comms
 from worker_hooks.training.attempt import Attempt
 from worker_hooks.training.data.feed import Feed
 from worker_hooks.training.errors import CheckpointError, RestartedFromScratch, Superseded, VerificationFailed
+from worker_hooks.training.hints import Hints
 from worker_hooks.training.options import Options
 from worker_hooks.training.state.tracked import Tracked
 
@@ -51,7 +52,9 @@ class Run:
         **options: Any,
     ) -> None:
         self._tracked = Tracked()
-        self._attempt = Attempt(self._tracked, Options.of(options))
+        asked = Options.of(options)
+        self._attempt = Attempt(self._tracked, asked)
+        self._hints = Hints(speaks=self._attempt.rank == 0, total_steps=asked.total_steps)
         self._in_batches = False
         self.track(
             model=model,
@@ -139,6 +142,7 @@ class Run:
     def epochs(self, count: int) -> Iterator[int]:
         """Epoch numbers from the restored one on; tells samplers. Ends early on a stop request or at total_steps."""
         attempt = self._attempt
+        self._hints.epochs()
         for epoch in range(attempt.epoch, count):
             if attempt.over:
                 return
@@ -156,14 +160,18 @@ class Run:
         return iter(()) if self._attempt.over else self._batches(feed, self._attempt.open(feed))
 
     def _batches(self, feed: Feed, iterator: Iterator[Any]) -> Iterator[Any]:
-        self._in_batches = True
+        self._hints.opened(feed, self._attempt.epoch, self.completed)
+        self._in_batches, given = True, 0
         try:
             for batch in iterator:
                 self._attempt.delivered(feed)
+                given += 1
                 yield batch
                 self._attempt.boundary()
                 if self._attempt.over:
                     return
+            if given:
+                self._hints.over(self.completed)
         finally:
             self._in_batches = False
 
@@ -174,6 +182,8 @@ class Run:
         A checkpoint that is due is taken when the loop asks for the next batch, so what follows `step` in the loop's
         body still belongs to this update. Outside `batches` it is taken at once.
         """
+        if not self._tracked:
+            self._hints.untracked()
         self._attempt.step(loss, metrics)
         if not self._in_batches:
             self._attempt.boundary()

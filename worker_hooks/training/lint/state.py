@@ -149,6 +149,7 @@ def _layout(tracked: Tracked) -> Iterator[Finding]:
         inside = any(path == name or path.startswith(f"{name}.") for path in replicas)
         if not inside and not any(names.is_sharded(parameter) for parameter in model.parameters()):
             text = "neither DDP nor sharded: each rank stores it whole, and it can only come back on as many ranks"
+            text += "; where DDP wraps it, track what DDP gave"
             yield Finding("layout", name, text, NOTE)
 
 

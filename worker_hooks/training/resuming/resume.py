@@ -164,7 +164,10 @@ class Loading:
         said = self._agreed(tried)
         mismatches = dict.fromkeys(found["mismatch"] for found in said if "mismatch" in found)
         if mismatches:
-            raise CheckpointMismatch("; ".join(mismatches))
+            raise CheckpointMismatch(
+                f"{sources.name} was saved from other objects than are tracked now: {'; '.join(mismatches)}. Track "
+                "what was tracked then, built the same way; another model is another run, with a root of its own"
+            )
         problems = [[Problem(*problem) for problem in found.get("problems", ())] for found in said]
         if any(problems):
             raise _Found(problems)

@@ -30,6 +30,7 @@ class Demands:
     exact: bool
     elastic: str | None
     fresh_start: bool = False
+    config_digest: str | None = None
 
 
 class Resumption:
@@ -128,6 +129,7 @@ class Resumption:
             *self._of_data(source, opened, feed),
             verify.random_check(source, digests, me.world_size),
             layout,
+            *verify.config_check(source, self._demands.config_digest),
         ]
         self._checks = checks
         self.report("before_first_step", self.step, checks)

@@ -207,6 +207,15 @@ def layout_check(source: Source, tracked: Tracked, world_size: int, *, exact: bo
     return Check("layout", PASS, expected, actual)
 
 
+def config_check(source: Source, now: str | None) -> list[Check]:
+    """Only told: what a script makes of its configuration shows in other checks, or is a change that was meant."""
+    saved = source.manifest.config_digest
+    if saved is None and now is None:
+        return []
+    why = None if saved == now else "the run's config is another one than at the save"
+    return [Check("config", PASS if why is None else DEGRADED, saved, now, why=why)]
+
+
 def rearranged(saved: dict[str, Any], now: dict[str, Any]) -> str | None:
     """How the same ranks hold the state in another way than at the save, in words; None if they do not."""
     for key in ("meshes", "placements", "mesh_ranks"):
