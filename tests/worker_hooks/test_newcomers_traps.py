@@ -1,5 +1,7 @@
 """What a script does that its writer did not mean, in one process: refused or told, with what to do."""
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from worker_hooks import Run
 from worker_hooks.protocol import generations, minting
 from worker_hooks.training.data import ResumableSampler
 from worker_hooks.training.errors import CheckpointError, CheckpointMismatch, VerificationFailed
+from worker_hooks.training.files import writing
 
 pytestmark = pytest.mark.torch
 
@@ -130,6 +133,32 @@ def test_a_token_that_is_nowhere_is_not_called_superseded(tmp_path: Path) -> Non
         generations.check_token(tmp_path / "other" / RUN_ID, 1)
     with pytest.raises(generations.NotNewest, match="generation 2 was superseded by generation 1"):
         generations.check_token(tmp_path / "one" / RUN_ID, 2)
+
+
+def test_a_save_that_fails_is_in_the_log_while_training_goes_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the end it would be too late: a run that is killed before has saved nothing, and nobody knew."""
+
+    def full(descriptor: int, data: memoryview) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(writing, "write", full)
+    with pytest.raises(CheckpointError, match="No space left"):
+        train(tmp_path, epochs=2, checkpoint_every=4, asynchronous=False)
+    said = capfd.readouterr().err
+    assert "relume: step-00000004.g1 failed: saving step 4: [Errno 28] No space left on device: " in said
+    assert "step-00000004.g1/rank-00000.d/tensors.bin" in said
+
+
+def test_a_checkpoint_that_is_set_aside_is_in_the_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    train(tmp_path)
+    train(tmp_path, epochs=2)
+    (tmp_path / RUN_ID / "step-00000008.g2" / "rank-00000.json").write_text("{}")
+    train(tmp_path, epochs=3)
+    said = capfd.readouterr().err
+    assert "relume: step-00000008.g2 quarantined: rank-00000.json does not match its digest\n" in said
+    assert "relume: goes on after step 4, step-00000004.g1" in said
 
 
 def test_an_exception_and_an_interrupt_leave_the_last_checkpoint_and_no_new_one(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ first, its successor does. Nothing here raises into training, but for `supersede
 """
 
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -198,6 +199,8 @@ class Committer:
     def _record(self, step: int, folder: Path, state: str, **more: Any) -> None:
         plain = {"bytes": None, "blocked_s": None, "durable_s": None, "reason": None, "tier": tier_of(folder)}
         self._telemetry.record("checkpoint", step=step, folder=folder.name, state=state, **{**plain, **more})
+        if more.get("reason"):  # in rank 0's log too: where nobody has a page, nothing else tells of it in time
+            print(f"relume: {folder.name} {state}: {more['reason']}", file=sys.stderr, flush=True)
 
     def _sign(self, error: Exception) -> None:
         self._telemetry.record("sign", code="checkpoint_tidy", raw=str(error), layer="storage", source="training")
