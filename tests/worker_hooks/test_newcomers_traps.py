@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, TensorDataset
 
 from worker_hooks import Run
@@ -159,6 +160,28 @@ def test_a_checkpoint_that_is_set_aside_is_in_the_log(tmp_path: Path, capfd: pyt
     said = capfd.readouterr().err
     assert "relume: step-00000008.g2 quarantined: rank-00000.json does not match its digest\n" in said
     assert "relume: goes on after step 4, step-00000004.g1" in said
+
+
+@pytest.mark.parametrize("tracked_as", [None, "ema", "its module"])
+def test_an_average_that_is_in_use_is_tracked_or_missed(tmp_path: Path, tracked_as: str | None) -> None:
+    """Nothing of a resume would show it: the run goes on to the bit, and its average begins anew."""
+    tracked = parts()
+    average = AveragedModel(tracked["model"], multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    if tracked_as is not None:
+        tracked["ema"] = average if tracked_as == "ema" else average.module
+
+    def loop() -> None:
+        with Run(root=tmp_path, run_id=RUN_ID, **tracked) as run:
+            for batch in run.batches(tracked["loader"]):
+                loss = update(tracked, batch)
+                average.update_parameters(tracked["model"])
+                run.step(loss=loss)
+
+    if tracked_as is None:
+        with pytest.raises(CheckpointError, match=r"\[ema\] ema: an AveragedModel .* track\(ema=…\)"):
+            loop()
+    else:
+        loop()
 
 
 def test_an_exception_and_an_interrupt_leave_the_last_checkpoint_and_no_new_one(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Findings about what is alive in this process and not tracked: optimizers, schedulers, scalers, iterators.
+"""Findings about what is alive in this process and not tracked: optimizers, schedulers, scalers, averages, iterators.
 
 The garbage collector's list is read at most twice in a run, at the first save, up to a bound: a program with more
 objects than that is looked at in part. Only what provably belongs to the tracked state counts.
@@ -11,15 +11,16 @@ from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from worker_hooks.training.lint.findings import NOTE, Finding
-from worker_hooks.training.lint.state import is_scheduled
+from worker_hooks.training.lint.state import is_scheduled, unkept
 from worker_hooks.training.state.tracked import Tracked, is_average
 
 LIMIT = 4_000_000
 DEPTH, WIDTH = 4, 256
-_KINDS = (torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler, _BaseDataLoaderIter)
+_KINDS = (torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler, AveragedModel, _BaseDataLoaderIter)
 _OTHERS_OWN = (torch.optim.Optimizer, torch.nn.Module, torch.Tensor, type, str, bytes, int, float)
 
 
@@ -57,6 +58,7 @@ def _look(tracked: Tracked, objects: list[Any]) -> Iterator[Finding]:
     yield from _optimizers(tracked, [item for item in objects if isinstance(item, torch.optim.Optimizer)])
     yield from _schedulers(tracked, [item for item in objects if isinstance(item, LRScheduler)])
     yield from _scalers(tracked, [item for item in objects if isinstance(item, torch.amp.GradScaler)])
+    yield from _averages(tracked, [item for item in objects if isinstance(item, AveragedModel)])
     yield from _positions(tracked, any(isinstance(item, _BaseDataLoaderIter) for item in objects))
 
 
@@ -126,6 +128,17 @@ def _scalers(tracked: Tracked, scalers: list[torch.amp.GradScaler]) -> Iterator[
     used = [item for item in scalers if item.is_enabled() and item._scale is not None]
     if any(not any(item is tracked_one for tracked_one in known) for item in used):
         yield Finding("scaler", "scaler", "a GradScaler is in use and not tracked; track(scaler=…)")
+
+
+def _averages(tracked: Tracked, averages: list[AveragedModel]) -> Iterator[Finding]:
+    """torch's own kind: by its shapes it is known whose average it is. One that has averaged nothing has no state."""
+    models = [[parameter.shape for parameter in model.parameters()] for model in tracked.models.values()]
+    for item in averages:
+        own = list(item.parameters())
+        if own and [parameter.shape for parameter in own] in models and unkept(tracked, own) and int(item.n_averaged):
+            text = "an AveragedModel of a tracked model is in use and not tracked; track(ema=…)"
+            yield Finding("ema", "ema", text)
+            return
 
 
 def _positions(tracked: Tracked, iterating: bool) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ MISSING, NOTE = "missing", "note"
 CODES = {
     "data_position": "nobody knows which samples the run has seen",
     "device": "a tensor lives on a device that this process does not have",
-    "ema": "an average shares its memory with the live model, so it averages nothing",
+    "ema": "an average is in use and not tracked, or shares its memory with the live model",
     "iterator": "an iterator was made before the loader's state is loaded",
     "late": "tracked after the restore",
     "layout": "several ranks, and a model that nothing keeps equal or sharded",

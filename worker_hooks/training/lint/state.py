@@ -1,6 +1,6 @@
 """Findings that the tracked objects show by themselves. All is read, nothing changed, no device waited for."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -34,6 +34,13 @@ def is_scheduled(tracked: Tracked, optimizer: torch.optim.Optimizer) -> bool:
         if owner is optimizer or (owner is None and name.partition(".")[0] == "scheduler"):
             return True
     return False
+
+
+def unkept(tracked: Tracked, tensors: Iterable[torch.Tensor]) -> bool:
+    """No tracked model or other object holds any of them."""
+    kept = {_memory(parameter) for model in tracked.models.values() for parameter in model.parameters()}
+    kept |= {_memory(tensor) for item in tracked.others.values() for tensor in _tensors(_state(item))}
+    return not any(_memory(tensor) in kept for tensor in tensors)
 
 
 def _optimizer_parameters(tracked: Tracked) -> Iterator[Finding]:
