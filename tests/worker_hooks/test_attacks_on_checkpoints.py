@@ -106,6 +106,31 @@ def test_no_file_makes_the_commands_hang_or_swell(two: Shelf, attack: Callable[[
 
 @pytest.mark.pure
 @pytest.mark.parametrize("attack", ATTACKS)
+def test_one_bad_name_among_files_of_others_hides_none_of_them(tmp_path: Path, attack: Callable[[Path], None]) -> None:
+    (tmp_path / "shard_0.pt").write_bytes(b"x" * 10)
+    (tmp_path / "shard_1.pt").write_bytes(b"x" * 10)
+    attack(tmp_path / "shard_2.pt")
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    attack(alone / "step_7.pt")
+    attack(tmp_path / "latest")
+    attack(alone / "trainer_state.json")
+    shown = relume(*([command, str(tmp_path)] for command in ("list", "verify")), ["list", str(alone), "--json"])
+    named = "shard_0.pt: 10 bytes, the longest" if attack in (enormous, bomb) else "do not load it: shard_2.pt: "
+    assert named in shown and not list(tmp_path.rglob("unpickled"))
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("end", ["1e400", "-1", "null", '"1"', "9" * 5000])
+def test_a_header_with_any_number_is_a_broken_header(tmp_path: Path, end: str) -> None:
+    header = f'{{"a": {{"dtype": "F32", "shape": [1], "data_offsets": [0, {end}]}}}}'.encode()
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    shown = relume(["list", str(tmp_path)])
+    assert "do not load it: " in shown and "to resume from: none" in shown
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("attack", ATTACKS)
 def test_what_stands_for_a_manifest_is_said_by_name(two: Shelf, attack: Callable[[Path], None]) -> None:
     manifest = two.run / "step-00000020.g1" / MANIFEST
     manifest.unlink()

@@ -118,7 +118,7 @@ def _safetensors(path: Path, size: int) -> FileFacts:
     try:
         header = json.loads(text)
         ends = [int(item["data_offsets"][1]) for name, item in header.items() if name != "__metadata__"]
-    except (ValueError, RecursionError, KeyError, IndexError, TypeError, AttributeError):
+    except (ValueError, OverflowError, RecursionError, KeyError, IndexError, TypeError, AttributeError):
         return FileFacts(path, "safetensors", size, problem="its header is broken")
     wanted = 8 + length + max(ends, default=0)
     problem = None if size == wanted else f"{size} bytes, its header tells of {wanted}"

@@ -5,6 +5,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -148,11 +149,19 @@ def _shards(path: Path, names: list[str], mark: bool) -> Foreign:
     step = step_in_name(path.name)
     held: Contents | None = None
     if len(whole) == 1:
-        facts = look_at_file(path / whole[0])
-        held = contents_of_file(facts)
-        step = facts.step if facts.step is not None else step
+        facts = _facts(path / whole[0])
+        held = contents_of_file(facts) if facts else None
+        step = facts.step if facts is not None and facts.step is not None else step
     notes = (() if held else (f"{len(whole)} shards of a layout that is not known here",)) + _holes(whole)
     return made(path, "folder of shards", step, "its name", held, tuple(problems), notes, mark or None)
+
+
+def _facts(path: Path) -> FileFacts | None:
+    """None for what cannot be read: one such file is a problem with a name (`_bad_files`), not the end of the look."""
+    try:
+        return look_at_file(path)
+    except OSError:
+        return None
 
 
 def _bad_files(path: Path, names: list[str]) -> Iterator[str]:
@@ -171,11 +180,13 @@ def _shorter_than_siblings(path: Path, names: list[str]) -> Iterator[str]:
     """`shard_0.pt` beside `shard_1.pt`: files of one pattern should be equally long, unless they tell their length."""
     groups: dict[str, dict[str, int]] = defaultdict(dict)
     for name in names:
-        groups[re.sub(r"\d+", "#", name)][name] = (path / name).stat().st_size
+        with suppress(OSError):
+            groups[re.sub(r"\d+", "#", name)][name] = (path / name).stat().st_size
     for sizes in groups.values():
         longest = max(sizes.values())
         for name, size in sizes.items():
-            if 0 < size < longest and look_at_file(path / name).kind == "file":
+            facts = _facts(path / name) if 0 < size < longest else None
+            if facts is not None and facts.kind == "file":
                 yield f"{name}: {size} bytes, the longest of its kind has {longest}"
 
 
