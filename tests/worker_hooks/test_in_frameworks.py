@@ -137,6 +137,29 @@ def test_a_request_to_stop_is_saved_and_ends_the_attempt(world: World, framework
     assert_continues(framework, whole[0], again, 10)
 
 
+@BOTH
+@pytest.mark.parametrize(("ends", "early"), [({"enough_at": 7}, "was told to stop"), ({}, "")], ids=["early", "whole"])
+def test_an_early_stop_is_said_and_a_whole_run_says_nothing(
+    world: World, framework: Framework, ends: dict[str, int], early: str
+) -> None:
+    """Both count their updates (`max_steps`), so an end before is a fault unless somebody wanted it."""
+    run_dir = world.new_run_dir("first", 1)
+    framework.finish(world, "again", 1, max_steps=12, every=0, env={"RELUME_RUN_DIR": str(run_dir)}, **ends)
+    (end,) = [event for event in world.events(run_dir, 0) if event.get("name") in ("finished", "stopped")]
+    assert (end["name"], end["data"]["step"]) == ("finished", ends.get("enough_at", 12))
+    assert early in end["data"].get("early", "") and bool(early) == ("early" in end["data"])
+
+
+@pytest.mark.parametrize(("epochs", "early"), [(1, "max_epochs=1 are done"), (9, "")])
+def test_lightning_ends_at_its_epochs_or_its_steps(world: World, epochs: int, early: str) -> None:
+    run_dir = world.new_run_dir("first", 1)
+    LIGHTNING.finish(
+        world, "again", 1, max_steps=12, epochs=epochs, both=True, every=0, env={"RELUME_RUN_DIR": str(run_dir)}
+    )
+    (end,) = [event for event in world.events(run_dir, 0) if event.get("name") == "finished"]
+    assert early in end["data"].get("early", "") and bool(early) == ("early" in end["data"])
+
+
 def test_lightning_goes_on_after_a_finished_fit_when_more_epochs_are_asked_for(world: World) -> None:
     whole = LIGHTNING.finish(world, "plain", 1, plain=True)
     LIGHTNING.finish(world, "again", 1, epochs=2)

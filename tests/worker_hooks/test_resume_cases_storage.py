@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.worker_hooks.resume_stage import Saved, objects, update
 from tests.worker_hooks.saved_run import made, one_run, saved
+from tests.worker_hooks.test_training_telemetry import events
 from worker_hooks import Run
 from worker_hooks.protocol.survey import survey
 from worker_hooks.training.data.sampler import ResumableSampler
@@ -158,6 +159,27 @@ def test_what_is_left_after_the_end_of_an_epoch_is_done(
     assert train(tmp_path, until, total) == (0, until)
     assert train(tmp_path, None, total) == (again, 30)
     assert train(tmp_path, None, total) == (30, 30)
+
+
+def test_a_script_that_has_enough_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R02: an end before the total is a fault unless the script wanted it; what it did is saved, its batches end."""
+    (tmp_path / "rank").mkdir()
+    monkeypatch.setenv("RELUME_RUN_DIR", str(tmp_path / "rank"))
+    data = TensorDataset(torch.arange(160.0).reshape(20, 8))
+    tracked = objects()
+    loader = DataLoader(data, batch_size=2, sampler=ResumableSampler(data, seed=3))
+    with Run(root=tmp_path, checkpoint_every=0, total_steps=30, loader=loader, **tracked) as run:
+        with pytest.raises(ValueError, match="say why"):
+            run.end_early("")
+        assert not run.over
+        for _ in run.epochs(3):
+            for _ in run.batches(loader):
+                run.step(loss=update(tracked))
+                if run.completed == 14:
+                    run.end_early("no better for two epochs")
+    assert run.over and run.completed == survey(run.folder).choice.step == 14
+    (end,) = [event for event in events(tmp_path / "rank") if event.get("name") == "finished"]
+    assert end["data"] == {"step": 14, "early": "no better for two epochs"}
 
 
 # --- R28: others' files, other runs, clocks ---------------------------------------------------------------------------

@@ -149,6 +149,8 @@ class RelumeCallback(TrainerCallback):  # type: ignore[misc]
         original(**{**given, "train_dataloader": self._stream})
         self.run.boundary()
         self._stream.close()
+        if self._trainer.control.should_training_stop and not self.run.over:
+            self.run.end_early("transformers was told to stop (should_training_stop)")
         if self._trainer.control.should_training_stop or epoch + 1 >= self._trainer.state.num_train_epochs:
             self._stack.close()  # before the best model may be loaded into this one
 

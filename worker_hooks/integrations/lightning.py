@@ -132,6 +132,8 @@ class RelumeCallback(Callback):  # type: ignore[misc]
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         if self._stream is not None:
             self._stream.close()
+        if self._run is not None and not self._run.over and (why := _early(trainer)):
+            self._run.end_early(why)
         self._stack.close()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
@@ -143,6 +145,15 @@ def _tell_started_from_outside() -> None:
     Trainer is made: after this."""
     if "RANK" in os.environ and (run_id := os.environ.get("RELUME_RUN_ID")):
         os.environ.setdefault("TORCHELASTIC_RUN_ID", run_id)
+
+
+def _early(trainer: Any) -> str:
+    """Why Lightning leaves its loop before `max_steps`."""
+    if trainer.should_stop:
+        return "Lightning was told to stop (should_stop)"
+    if trainer.max_epochs not in (None, -1) and trainer.current_epoch >= trainer.max_epochs:
+        return f"Lightning's max_epochs={trainer.max_epochs} are done"
+    return ""
 
 
 def _take_loader(trainer: Any, begin: Any) -> None:

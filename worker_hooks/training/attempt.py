@@ -1,6 +1,5 @@
 """What one rank does in one attempt: the parts of this package put together in the right order."""
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -8,10 +7,10 @@ from typing import Any
 
 import torch
 
-from worker_hooks.protocol import generations, minting
 from worker_hooks.protocol.generations import NotNewest
 from worker_hooks.protocol.messages import PHASES
 from worker_hooks.protocol.tiers import LOCAL, SHARED, Tier
+from worker_hooks.training import token
 from worker_hooks.training.comms import Coordinator
 from worker_hooks.training.data.feed import Feed
 from worker_hooks.training.data.feeds import Feeds
@@ -25,7 +24,7 @@ from worker_hooks.training.resuming.elastic import checked
 from worker_hooks.training.resuming.resumption import Demands, Resumption
 from worker_hooks.training.sabotage import Sabotage
 from worker_hooks.training.saving import retention
-from worker_hooks.training.saving.save import Saver, superseded
+from worker_hooks.training.saving.save import Saver
 from worker_hooks.training.saving.turns import SharedTurns
 from worker_hooks.training.state.tracked import Tracked
 from worker_hooks.training.telemetry import Telemetry
@@ -41,7 +40,9 @@ class Attempt:
         self._coordinator = Coordinator()
         self.rank = self._coordinator.rank
         self.joined = self._coordinator.joined
-        self.generation = self._settings.generation or self._mint()
+        self.generation = self._settings.generation or token.take(
+            self._settings.run, self._settings.node, self._coordinator
+        )
         self.completed = 0
         self.epoch = 0
         self.accumulation = options.accumulation
@@ -75,6 +76,7 @@ class Attempt:
         )
         self._looked_at = 0
         self._stopping = False
+        self._early = ""
         self._first = True
         self._prepared = False
         if self.joined:
@@ -83,16 +85,6 @@ class Attempt:
     @property
     def folder(self) -> Path:
         return self._settings.run
-
-    def _mint(self) -> int:
-        """Outside an agent rank 0 takes the token for everybody."""
-        made = 0
-        if self.rank == 0:
-            world_size, node = self._coordinator.world_size, self._settings.node
-            minted = minting.mint(self._settings.run, node=node, nodes=(node,), world_size=world_size, now=time.time())
-            made = minted.generation
-        number: int = self._coordinator.broadcast(made)
-        return number
 
     # --- resuming -----------------------------------------------------------------------------------------------
 
@@ -152,8 +144,17 @@ class Attempt:
 
     @property
     def over(self) -> bool:
+        return self._stopping or bool(self._early) or self._total_reached
+
+    @property
+    def _total_reached(self) -> bool:
         total = self._options.total_steps
-        return self._stopping or (total is not None and self.completed >= total)
+        return total is not None and self.completed >= total
+
+    def end_early(self, why: str) -> None:
+        if not why:
+            raise ValueError("run.end_early(why): say why, it is shown beside the run")
+        self._early = why[:255]
 
     def enter_epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -271,7 +272,8 @@ class Attempt:
             self._save(must=True)
         self._saver.finish()
         self._saver.close()
-        self._tiers.close(saved=self.completed if self.completed == self._options.total_steps else None)
+        done = self._total_reached or (bool(self._early) and not self._stopping)
+        self._tiers.close(saved=self.completed if done else None)
         self._tell_samples()
         self._telemetry.event("stopped" if self._stopping else "finished", **self._ending())
         self._telemetry.phase("finished")
@@ -288,14 +290,9 @@ class Attempt:
         self._telemetry.close()
 
     def superseded(self) -> Superseded | None:
-        """Whether another attempt took over meanwhile: the reason behind many an error of the ranks' communication."""
-        try:
-            generations.check_token(self.folder, self.generation)
-        except NotNewest as error:
-            return superseded(error)
-        except OSError:
-            pass
-        return None
+        return token.lost(self.folder, self.generation)
 
     def _ending(self) -> dict[str, Any]:
-        return {"reason": self._telemetry.control.get("stop")} if self._stopping else {"step": self.completed}
+        if self._stopping:
+            return {"reason": self._telemetry.control.get("stop")}
+        return {"step": self.completed, **({"early": self._early} if self._early else {})}

@@ -55,7 +55,8 @@ class Run:
         asked = Options.of(options)
         self._attempt = Attempt(self._tracked, asked)
         self._hints = Hints(speaks=self._attempt.rank == 0, total_steps=asked.total_steps)
-        self._in_batches = False
+        self._loops = 0  # of `batches`, one inside the other
+        self._phases = 0
         self.track(
             model=model,
             optimizer=optimizer,
@@ -84,7 +85,7 @@ class Run:
 
     @property
     def over(self) -> bool:
-        """No update should follow: the run was asked to stop, or `total_steps` are done."""
+        """No update should follow: the run was asked to stop, ended early, or its `total_steps` are done."""
         return self._attempt.over
 
     @property
@@ -160,32 +161,37 @@ class Run:
         return iter(()) if self._attempt.over else self._batches(feed, self._attempt.open(feed))
 
     def _batches(self, feed: Feed, iterator: Iterator[Any]) -> Iterator[Any]:
-        self._hints.opened(feed, self._attempt.epoch, self.completed)
-        self._in_batches, given = True, 0
+        self._loops += 1
+        inner = self._loops > 1 or self._phases > 0
+        if not inner:
+            self._hints.opened(feed, self._attempt.epoch, self.completed)
+        given = 0
         try:
             for batch in iterator:
                 self._attempt.delivered(feed)
                 given += 1
                 yield batch
-                self._attempt.boundary()
+                if not inner:
+                    self._attempt.boundary()
                 if self._attempt.over:
                     return
-            if given:
+            if given and not inner:
                 self._hints.over(self.completed)
         finally:
-            self._in_batches = False
+            self._loops -= 1
 
     def step(self, loss: torch.Tensor | float | None = None, **metrics: Any) -> None:
         """An optimizer update is complete. Never waits for a device, adds no collective. `metrics`: any numbers by
         name; `compute_s` are the seconds of this rank's own work in this update, without its waits for others.
 
         A checkpoint that is due is taken when the loop asks for the next batch, so what follows `step` in the loop's
-        body still belongs to this update. Outside `batches` it is taken at once.
+        body still belongs to this update: `batches` of another loader in there, too. Outside `batches` it is taken at
+        once.
         """
         if not self._tracked:
             self._hints.untracked()
         self._attempt.step(loss, metrics)
-        if not self._in_batches:
+        if not self._loops:
             self._attempt.boundary()
 
     def boundary(self) -> None:
@@ -196,11 +202,24 @@ class Run:
         """
         self._attempt.boundary()
 
+    def end_early(self, why: str) -> None:
+        """Training is complete before `total_steps`, by the script's own judgement: the run is `over` from here on.
+
+        Every rank says it after the same update. Without it a run that ends before its `total_steps` is incomplete,
+        whatever Slurm says, and a person is asked. `why` is shown. Raises ValueError where it is empty.
+        """
+        self._attempt.end_early(why)
+
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """A stretch without updates, such as `evaluation`, that the agent should know about."""
-        with self._attempt.phase(name):
-            yield
+        """A stretch without updates, such as `evaluation`, that the agent should know about. No batch in it is the end
+        of an update: weights may stand in for others meanwhile."""
+        self._phases += 1
+        try:
+            with self._attempt.phase(name):
+                yield
+        finally:
+            self._phases -= 1
 
     # --- with -----------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@ accumulation, evaluation, early stopping's state, logs over several updates.
 
 argv[1] is JSON, see `DEFAULTS`. Each rank writes `<out>.<rank>.json`: the losses, ids and counters that it saw, and the
 digests of what it ends with. `die` is {"rank", "step"}: that rank (null: each) kills itself after that update; at
-`stop_at` the agent asks to stop.
+`stop_at` the agent asks to stop, at `enough_at` a callback, as early stopping does.
 """
 
 import json
@@ -38,6 +38,7 @@ DEFAULTS: dict[str, Any] = {
     "max_steps": -1,
     "die": None,
     "stop_at": None,
+    "enough_at": None,
     "save": "no",
 }
 warnings.filterwarnings("ignore")
@@ -104,6 +105,8 @@ class Watch(TrainerCallback):
             os.kill(os.getpid(), signal.SIGKILL)
         if step == self.options["stop_at"]:
             ask_to_stop(self.relume)
+        if step == self.options["enough_at"]:
+            control.should_training_stop = True
 
 
 def ask_to_stop(relume: RelumeCallback) -> None:

@@ -3,7 +3,7 @@ validation, early stopping's state.
 
 argv[1] is JSON, see `DEFAULTS`. Each rank writes `<out>.<rank>.json`: the losses, ids and counters that it saw, and the
 digests of what it ends with. `die` is {"rank", "step"}: that rank (null: each) kills itself after that update; at
-`stop_at` the agent asks to stop.
+`stop_at` the agent asks to stop, at `enough_at` a callback, as early stopping does.
 """
 
 import json
@@ -37,8 +37,10 @@ DEFAULTS: dict[str, Any] = {
     "sampler": "framework",
     "validate_every": 1.0,
     "max_steps": -1,
+    "both": False,  # epochs and steps have a limit
     "die": None,
     "stop_at": None,
+    "enough_at": None,
     "checkpointing": False,
 }
 warnings.filterwarnings("ignore")
@@ -109,6 +111,8 @@ class Watch(Callback):
             os.kill(os.getpid(), signal.SIGKILL)
         if step == self.options["stop_at"]:
             ask_to_stop(self.relume)
+        if step == self.options["enough_at"]:
+            trainer.should_stop = True
 
 
 def loader(options: dict[str, Any], *, train: bool) -> DataLoader[Any]:
@@ -144,7 +148,7 @@ def main(options: dict[str, Any]) -> None:
         accelerator="cpu",
         devices=ranks,
         strategy="ddp" if ranks > 1 else "auto",
-        max_epochs=options["epochs"] if options["max_steps"] == -1 else -1,
+        max_epochs=options["epochs"] if options["max_steps"] == -1 or options["both"] else -1,
         max_steps=options["max_steps"],
         accumulate_grad_batches=options["accumulate"],
         val_check_interval=options["validate_every"],

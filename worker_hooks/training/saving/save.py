@@ -173,7 +173,7 @@ class Saver:
     def _parameters(self, share: Share, tracked: Tracked) -> frozenset[str]:
         """Keys whose numbers must be finite."""
         if self._checked[0] is not share:
-            self._checked = (share, frozenset(tracked.parameters()))
+            self._checked = (share, frozenset(tracked.trained()))
         return self._checked[1]
 
     def settle(self) -> None:

@@ -18,7 +18,9 @@ from worker_hooks.training.state import fingerprint, random_state
 def write(folder: Path, me: Identity, snapshot: Snapshot, kept: list[Path]) -> Written:
     """The share's files, durable when this returns; the rank file does not vouch for them yet. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    checked = [index for index, key in enumerate(snapshot.share.keys) if key in snapshot.parameters]
+    prefix = own_key(me.rank, "")
+    names = (key.removeprefix(prefix) for key in snapshot.share.keys)
+    checked = [index for index, name in enumerate(names) if name in snapshot.parameters]
     return write_share(folder, me.rank, snapshot.staged, DEFAULT, checked=checked, kept=kept)
 
 

@@ -115,6 +115,19 @@ class Tracked:
             found.update({f"{name}/{key}": parameter.detach() for key, parameter in names.parameters(model)})
         return found
 
+    def trained(self) -> set[str]:
+        """Names of the parameters that an update changes: those must be numbers. A frozen one may be a mask of minus
+        infinity, as a buffer may; and what an optimizer keeps is its own affair."""
+        updated = {
+            id(p) for optimizer in self.optimizers.values() for group in optimizer.param_groups for p in group["params"]
+        }
+        return {
+            f"{name}/{key}"
+            for name, model in self.models.items()
+            for key, parameter in names.parameters(model)
+            if parameter.requires_grad or id(parameter) in updated
+        }
+
     def buffers(self, world_size: int) -> tuple[Tensors, Tensors]:
         """(buffers DDP takes from rank 0, buffers of this rank's own), without caches that no state dict holds."""
         home = _Homes(self.models, world_size)
