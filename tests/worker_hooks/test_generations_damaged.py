@@ -11,6 +11,7 @@ from tests.worker_hooks.run_folder import mint, run, write_folder
 from worker_hooks.protocol import committing, generations
 from worker_hooks.protocol.manifest import Broken, folder_name, rank_file_name, sealed
 from worker_hooks.protocol.messages import MessageError
+from worker_hooks.protocol.survey import survey
 
 pytestmark = pytest.mark.pure
 __all__ = ["run"]
@@ -96,6 +97,37 @@ def test_every_generation_file_broken(run: Path) -> None:
     for path in (run / "generations").iterdir():
         path.write_bytes(b"")
     assert mint(run).accepted == ("step-00000300.g3", "step-00000200.g2", "step-00000100.g1")
+
+
+@pytest.mark.parametrize("left", [0, 1, 2], ids=["all gone", "two gone", "one gone"])
+def test_generation_files_that_are_gone_cost_no_checkpoint(run: Path, left: int) -> None:
+    """Folders tell which generations there were: numbers are never given twice, and nothing committed is given up."""
+    for step in (100, 200, 300):
+        number = mint(run).generation
+        committing.commit_folder(write_folder(run, step, number), number, now=1.0)
+    for number in range(left + 1, 4):
+        (run / "generations" / f"{number:06d}.json").unlink()
+    found = survey(run)
+    assert found.choice.folder == "step-00000300.g3" and "is broken or gone" in found.choice.why
+    assert any("000003.json: gone" in problem for problem in found.problems)
+    made = mint(run)
+    assert (made.generation, made.accepted[0], len(made.accepted)) == (4, "step-00000300.g3", 3)
+    assert made.problem == "generations/000003.json: gone, though a folder of it is there"
+    assert survey(run).choice.folder == "step-00000300.g3" and mint(run).generation == 5
+
+
+@pytest.mark.parametrize("other", ["a folder", "a link to nothing"])
+def test_something_else_in_the_place_of_the_newest_generation_file(run: Path, other: str) -> None:
+    mint(run)
+    committing.commit_folder(write_folder(run, 100, 1), 1, now=1.0)
+    path = run / "generations" / "000002.json"
+    if other == "a folder":
+        path.mkdir()
+    else:
+        path.symlink_to("nowhere")
+    made = mint(run)
+    assert (made.generation, made.accepted) == (3, ("step-00000100.g1",))
+    assert made.problem is not None and made.problem.startswith("generations/000002.json")
 
 
 def test_what_an_older_writer_did_not_seal_is_read(run: Path) -> None:

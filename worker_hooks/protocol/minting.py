@@ -17,7 +17,7 @@ from worker_hooks.protocol.generations import (
 )
 from worker_hooks.protocol.manifest import Broken, Generation, encode_generation, parse_folder, sealed
 from worker_hooks.protocol.messages import MessageError
-from worker_hooks.protocol.tiers import LOCAL, SHARED, Tier, shelf
+from worker_hooks.protocol.tiers import LOCAL, SHARED, TIERS, Tier, shelf
 
 _MINT_ATTEMPTS = 100
 
@@ -43,12 +43,12 @@ def mint(
     sync_folder(run)
     before: Generation | None = None
     for _ in range(_MINT_ATTEMPTS):
-        before = before or _superseded(run)
+        before = before or understood(run)
         if before is not None:
             commit_complete(run, now=now, token=before)
         made = Generation(
             run_id=run.name,
-            generation=newest_number(run) + 1,
+            generation=max(newest_number(run), before.generation if before else 0) + 1,
             created_at=now,
             node=node,
             world_size=world_size,
@@ -66,21 +66,31 @@ def mint(
     raise OSError(f"{run / GENERATIONS}: another process took every number for {_MINT_ATTEMPTS} attempts")
 
 
-def _superseded(run: Path) -> Generation | None:
+def understood(run: Path) -> Generation | None:
+    """The newest generation as the next attempt takes it, None before the first. A file that is broken or gone has a
+    stand-in: a folder of a generation is there only after its file was. Raises OSError, MessageError."""
+    shelves = [shelf(run, tier) for tier in TIERS]
+    places = [parse_folder(folder.name) for place in shelves for folder in step_folders(place)]
+    seen = max((place[1] for place in places if place), default=0)
+    number = newest_number(run)
+    if seen > number:
+        return stand_in(run, seen, f"{GENERATIONS}/{seen:06d}.json: gone, though a folder of it is there")
     try:
         return newest(run)
     except Broken as error:
-        return stand_in(run, f"{GENERATIONS}/{error}")
+        return stand_in(run, number, f"{GENERATIONS}/{error}")
+    except (FileNotFoundError, IsADirectoryError) as error:
+        return stand_in(run, number, f"{GENERATIONS}/{number:06d}.json: {error.strerror}")
 
 
-def stand_in(run: Path, problem: str) -> Generation:
-    """What can be known of the newest generation without its file: it holds the token by its number. It accepted what
-    the newest readable one before it accepts, and everything of the generations since.
+def stand_in(run: Path, number: int, problem: str) -> Generation:
+    """What can be known of generation `number`, the newest, without its file: it holds the token by its number. It
+    accepted what the newest readable one before it accepts, and everything of the generations since.
 
     So what a superseded writer committed after that generation began counts too: it is complete and intact, and
     giving up good checkpoints for a bit that flipped in this file would be worse.
     """
-    number, older = newest_number(run), _readable_before(run)
+    older = _readable_before(run, number)
     since = older.generation if older is not None else 0
 
     def accepted(tier: Tier, known: tuple[str, ...]) -> tuple[str, ...]:
@@ -100,11 +110,11 @@ def stand_in(run: Path, problem: str) -> Generation:
     )
 
 
-def _readable_before(run: Path) -> Generation | None:
-    for number in range(newest_number(run) - 1, 0, -1):
+def _readable_before(run: Path, number: int) -> Generation | None:
+    for older in range(min(number - 1, newest_number(run)), 0, -1):
         try:
-            return read_generation(run, number)
-        except (MessageError, FileNotFoundError):
+            return read_generation(run, older)
+        except (MessageError, FileNotFoundError, IsADirectoryError):
             continue
     return None
 

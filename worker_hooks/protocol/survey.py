@@ -7,14 +7,15 @@ folder a resume takes is said as the next attempt would choose it, bytes unread.
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from worker_hooks.protocol import generations
 from worker_hooks.protocol.folder_state import Checkpoint, look, look_at_trash, said
 from worker_hooks.protocol.leases import READERS, being_read
-from worker_hooks.protocol.manifest import Broken, Generation, parse_folder
-from worker_hooks.protocol.minting import stand_in
+from worker_hooks.protocol.manifest import Generation, parse_folder
+from worker_hooks.protocol.minting import understood
 from worker_hooks.protocol.regular import open_regular
 from worker_hooks.protocol.tiers import LOCAL, run_of, shelf
 from worker_hooks.protocol.trash import TRASH
@@ -72,7 +73,7 @@ def survey(run: Path) -> Run:
         newest,
         numbers,
         tuple(found),
-        _choice(token, found, broken=newest is None and bool(numbers)),
+        _choice(token, found, broken=newest is None and bool(token or numbers)),
         latest,
         tuple(others),
         (*problems, *_restarts(run, newest, found)),
@@ -116,13 +117,16 @@ def _newest(run: Path, problems: list[str]) -> tuple[Generation | None, Generati
     by which checkpoints are judged and none is removed. None: nobody knows."""
     try:
         newest = generations.newest(run)
-        return newest, newest
     except (OSError, ValueError) as error:
         problems.append(f"the newest generation file cannot be read: {said(error)}")
-        try:
-            return None, stand_in(run, said(error)) if isinstance(error, Broken) else None
-        except OSError:
-            return None, None
+        with suppress(OSError, ValueError):
+            return None, understood(run)
+        return None, None
+    token = understood(run)
+    if token == newest:
+        return newest, newest
+    problems.append(str(token and token.problem))
+    return None, token
 
 
 def _numbers(run: Path) -> list[int]:
@@ -164,7 +168,7 @@ def _choice(token: Generation | None, found: list[Checkpoint], *, broken: bool) 
             if item.state == "complete":
                 why = "complete; the next attempt commits it before it chooses"
             if broken:
-                why += "; the newest generation file is broken"
+                why += "; the newest generation file is broken or gone"
             if passed:
                 why += "; walks past " + ", ".join(passed)
             return Choice(item.name, item.step, why)
